@@ -1,0 +1,126 @@
+"""Step 2 of the flow: the world of one episode. Message level, asynchronous, Gymnasium-shaped."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+from agentrl.errors import ForkUnsupported
+from agentrl.message import Message, ToolCall
+from agentrl.task import Split, Task
+
+Info = dict[str, Any]
+ToolSchema = Mapping[str, Any]
+"""A JSON schema of a function, as `transformers.utils.get_json_schema` makes it."""
+
+ForkStrategy = Literal["native", "copy", "replay", "none"]
+"""How a copy of the world is made; see `Env.fork`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the agent has not seen yet: the messages since its last action."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] | None = None
+    """The tools callable from here on; None leaves them as they were. `reset` always sets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the agent did: one assistant message, parsed."""
+
+    text: str
+    """What it said outside tool calls."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    malformed: tuple[str, ...] = ()
+    """One error text per tool call that could not be parsed; the agent is answered with it."""
+
+    @property
+    def message(self) -> Message:
+        """Return the action as the assistant message of a conversation."""
+        return Message("assistant", self.text, tool_calls=self.tool_calls)
+
+
+Step = tuple[Observation, float, bool, bool, Info]
+"""Gymnasium's five: observation, reward, terminated, truncated, info."""
+
+
+@runtime_checkable
+class Env(Protocol):
+    """The world of one episode at a time.
+
+    Constructing an environment is cheap and acquires nothing; `reset` acquires, `close` releases.
+    One instance serves one trajectory at a time and may be reset again. Errors are plain Python
+    exceptions: whatever `reset`, `step` or `fork` raises fails the trajectory, and is never a
+    reward. Every well-known key of `Info` is optional:
+
+    - `reward_components`: `dict[str, float]`, the parts of the reward for reports;
+    - `tool_results`: `tuple[ToolResult, ...]`, what the tools of this step did.
+    """
+
+    fork_strategy: ForkStrategy
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
+        """Yield the tasks of a split, finitely or not; the same ones for the same seed."""
+        ...
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode on `options["task"]`, or on a train task chosen by `seed`."""
+        ...
+
+    async def step(self, action: Action) -> Step:
+        """Answer one assistant message."""
+        ...
+
+    async def fork(self) -> Self:
+        """Return an independent copy of the world as it is now.
+
+        Made as `fork_strategy` says: `native` (the world copies itself, such as a forked
+        interpreter), `copy` (plain Python state), `replay` (reset with the same seed and re-run
+        the actions, every observation compared). `none` raises `ForkUnsupported`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release everything. Idempotent; safe after a failed reset and under cancellation."""
+        ...
+
+
+class BaseEnv:
+    """Defaults for environments that need no fork and hold nothing."""
+
+    fork_strategy: ForkStrategy = "none"
+
+    async def fork(self) -> Self:
+        """Raise `ForkUnsupported`."""
+        raise ForkUnsupported(
+            f"{type(self).__name__} declares fork_strategy={self.fork_strategy!r} and has no fork; "
+            "implement fork() and declare how, or train without branching"
+        )
+
+    async def close(self) -> None:
+        """Release nothing."""
+
+
+@runtime_checkable
+class GoldPlayer(Protocol):
+    """An environment that can solve its own tasks: demonstrations, and proof that gold scores."""
+
+    def gold(self, task: Task, seen: Sequence[Message]) -> Action:
+        """Return the next action of a player that solves `task`, having seen these messages.
+
+        `seen` is the conversation so far, the task's own messages first; a pure function of both.
+        """
+        ...
+
+
+def say(text: str) -> Action:
+    """Return the action of answering in plain text."""
+    return Action(text)
+
+
+def call(tool: str, /, **arguments: Any) -> Action:
+    """Return the action of calling one tool."""
+    return Action("", (ToolCall("call_0", tool, arguments),))

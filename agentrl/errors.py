@@ -1,0 +1,96 @@
+"""The failures agentrl knows, and the one boundary where a failure becomes data.
+
+    AgentrlError
+    ├── ConfigError            a config or an argument is wrong; nothing has been done yet
+    ├── CheckError             an implementation breaks a promise of its contract
+    ├── ForkUnsupported        this world cannot be copied
+    ├── ToolError              the tool refuses; its text is the model's answer (not a failure)
+    └── RolloutError           one trajectory broke; recorded on it, never a reward
+        ├── EnvError           the environment raised, or missed a deadline
+        ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
+        ├── SandboxError       the sandbox is gone or broke its protocol
+        ├── EngineError        the policy engine raised, or missed a deadline
+        └── CancelledRollout   somebody stopped the trajectory on purpose
+
+Extension code raises plain Python errors. `blame` attributes them; the episode runner records them
+as a `Failed` outcome; everything else lets them rise.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import ClassVar, Literal
+
+FailureKind = Literal["env", "tool", "sandbox", "engine", "cancelled"]
+
+
+class AgentrlError(Exception):
+    """Base of every error agentrl raises on purpose."""
+
+
+class ConfigError(AgentrlError, ValueError):
+    """A config or an argument is wrong: names the value, the rule and the way out."""
+
+
+class CheckError(AgentrlError, AssertionError):
+    """An implementation breaks a promise of its contract."""
+
+
+class ForkUnsupported(AgentrlError):
+    """This world cannot be copied as it is now."""
+
+
+class ToolError(AgentrlError):
+    """Raised by a tool to answer the model with an error it can react to."""
+
+
+class RolloutError(AgentrlError):
+    """One trajectory broke. It is recorded as `Failed` and never trains."""
+
+    kind: ClassVar[FailureKind]
+
+
+class EnvError(RolloutError):
+    """The environment raised or missed a deadline."""
+
+    kind = "env"
+
+
+class ToolFailure(RolloutError):
+    """A tool raised something other than `ToolError`, or missed a deadline."""
+
+    kind = "tool"
+
+
+class SandboxError(RolloutError):
+    """The sandbox is gone, or broke its protocol."""
+
+    kind = "sandbox"
+
+
+class EngineError(RolloutError):
+    """The policy engine raised or missed a deadline."""
+
+    kind = "engine"
+
+
+class CancelledRollout(RolloutError):
+    """The trajectory was stopped on purpose."""
+
+    kind = "cancelled"
+
+
+@contextmanager
+def blame(kind: type[RolloutError], what: str) -> Generator[None]:
+    """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
+
+    `ConfigError` passes too: a wrong configuration stops the run instead of failing one trajectory
+    after another.
+    """
+    try:
+        yield
+    except (RolloutError, ConfigError):
+        raise
+    except TimeoutError as error:
+        raise kind(f"{what}: missed its deadline") from error
+    except Exception as error:
+        raise kind(f"{what}: {type(error).__name__}: {error}") from error

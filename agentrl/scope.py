@@ -1,0 +1,71 @@
+"""Who owns what many environments share: a scope, opened by a run and closed with it.
+
+An environment that needs something expensive (a sandbox supervisor, a browser) asks `shared` for
+it. Inside a scope the first one opens it and everybody gets the same; the scope closes it. Outside a
+scope there is nobody to close it, so `shared` returns None and the environment owns one itself.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    """Something with an asynchronous end."""
+
+    async def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Scope:
+    """Things opened once and closed together, last opened first."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._things: dict[Hashable, Any] = {}
+        self._locks: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def shared(self, key: Hashable, open_it: Callable[[], Awaitable[C]]) -> C:
+        """Return what `key` names, opening it if this is the first time it is asked for."""
+        async with self._locks[key]:
+            if key not in self._things:
+                thing = await open_it()
+                self._stack.push_async_callback(thing.close)
+                self._things[key] = thing
+            return self._things[key]
+
+    async def close(self) -> None:
+        """Close everything that was opened."""
+        self._things.clear()
+        await self._stack.aclose()
+
+
+_scope: ContextVar[Scope | None] = ContextVar("agentrl_scope", default=None)
+
+
+@asynccontextmanager
+async def run_scope() -> AsyncGenerator[Scope]:
+    """Open a scope for everything that happens inside; a scope within a scope is the outer one."""
+    if (outer := _scope.get()) is not None:
+        yield outer
+        return
+    scope = Scope()
+    token = _scope.set(scope)
+    try:
+        yield scope
+    finally:
+        _scope.reset(token)
+        await scope.close()
+
+
+async def shared(key: Hashable, open_it: Callable[[], Awaitable[C]]) -> C | None:
+    """Return what `key` names in the current scope, or None when no scope is open."""
+    scope = _scope.get()
+    return None if scope is None else await scope.shared(key, open_it)

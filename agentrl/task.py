@@ -1,0 +1,60 @@
+"""Step 1 of the flow: a task, and the two splits it can belong to."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentrl.message import Message
+
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem instance. What the policy may see is `prompt`; the rest is for the checker."""
+
+    prompt: str | tuple[Message, ...]
+    """A user message, or the opening messages."""
+    answer: Any = None
+    """What the checker compares with; JSON-serialisable."""
+    id: str = ""
+    """Unique within its environment; the fingerprint when left empty."""
+    split: Split = "train"
+    seed: int = 0
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Anything else the checker or the gold player needs; JSON-serialisable."""
+    tags: tuple[str, ...] = ()
+    """Groups for reports, such as the task family."""
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("a task needs a prompt, got an empty one; give the policy a question")
+        if not self.id:
+            object.__setattr__(self, "id", self.fingerprint)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return the opening messages."""
+        if isinstance(self.prompt, str):
+            return (Message("user", self.prompt),)
+        return self.prompt
+
+    @property
+    def fingerprint(self) -> str:
+        """Return 16 hex digits of the prompt's text and answer: equal for equal problems."""
+        text = [[m.role, m.text, [i.digest for i in m.images]] for m in self.messages]
+        blob = json.dumps([text, self.answer], sort_keys=True, default=str)
+        return hashlib.sha256(blob.encode()).hexdigest()[:16]
+
+
+def split_of(problem: str, *, heldout_fraction: float = 0.1) -> Split:
+    """Return the split a problem's text falls into, by hash.
+
+    Generators use it beside disjoint seeds: two seeds can produce the same problem, and a problem
+    decided by its own text cannot be in both splits.
+    """
+    bucket = int.from_bytes(hashlib.sha256(problem.encode()).digest()[:8], "big") / 2**64
+    return "heldout" if bucket < heldout_fraction else "train"

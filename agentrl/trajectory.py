@@ -1,0 +1,203 @@
+"""Step 4 of the flow: the trajectory tree. Tokens are the truth, stored once, append-only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.errors import FailureKind
+from agentrl.message import Image
+from agentrl.task import Task
+
+Source = Literal["prompt", "sampled", "tool", "template", "forced"]
+"""Who made a token: the task, the policy, the environment, the chat template, or the runner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The tokens one event added to a context; a path from the root is one context.
+
+    Log-probs and versions are there for sampled tokens and only for them.
+    """
+
+    parent: int | None
+    source: Source
+    token_ids: tuple[int, ...]
+    turn: int
+    """Turns are counted from 0; a prompt belongs to the turn it precedes."""
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    entropies: tuple[float, ...] = ()
+    """In nats, where the engine reported them."""
+    images: tuple[Image, ...] = ()
+    seconds: float = 0.0
+    """How long the event took."""
+    tool_status: str = ""
+    """For `tool` nodes: `ok` or `error` per call, comma-separated."""
+
+    def __post_init__(self) -> None:
+        given = (len(self.logprobs), len(self.versions))
+        want = (len(self.token_ids),) * 2 if self.source == "sampled" else (0, 0)
+        if given != want:
+            raise ValueError(
+                f"a {self.source} node of {len(self.token_ids)} tokens has {given[0]} log-probs, "
+                f"{given[1]} versions, wanted {want[0]} of each; pass what the engine returned"
+            )
+        if self.entropies and len(self.entropies) != len(self.token_ids):
+            raise ValueError(
+                f"{len(self.entropies)} entropies for {len(self.token_ids)} tokens; give one each"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The task's own end: the reward is its verdict."""
+
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """We stopped it; the reward is what it had earned."""
+
+    limit: Literal["turns", "tokens", "seconds"]
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something broke. There is no reward, and nothing here may train."""
+
+    kind: FailureKind
+    error: str
+
+
+Outcome = Finished | Truncated | Failed
+
+
+def reward_of(outcome: Outcome) -> float | None:
+    """Return the reward, or None for a failure: failures leave baselines and normalisers."""
+    match outcome:
+        case Finished(reward) | Truncated(_, reward):
+            return reward
+        case Failed():
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """The end of one trajectory."""
+
+    node: int
+    outcome: Outcome
+    sample: int
+    """Index of the trajectory within its group."""
+    turn_rewards: tuple[float, ...] = ()
+    """What the environment paid after each turn; their sum is the outcome's reward."""
+    components: dict[str, float] = field(default_factory=dict[str, float])
+    seconds: float = 0.0
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One root-to-leaf path, flattened. All per-token tuples have one length."""
+
+    task: Task
+    sample: int
+    outcome: Outcome
+    token_ids: tuple[int, ...]
+    sources: tuple[Source, ...]
+    turns: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """0.0 where the policy did not sample."""
+    versions: tuple[int, ...]
+    """-1 where the policy did not sample."""
+    turn_rewards: tuple[float, ...] = ()
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """True on the tokens the policy sampled, by construction."""
+        return tuple(source == "sampled" for source in self.sources)
+
+
+class Tree:
+    """All trajectories of one task that are compared with each other.
+
+    Append-only, and owned by the episodes of its group: forking copies nothing, a branch is a
+    second child.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._nodes: list[Node] = []
+        self._leaves: list[Leaf] = []
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes; a node's id is its index."""
+        return tuple(self._nodes)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the ends of the trajectories, in the order they ended."""
+        return tuple(self._leaves)
+
+    def add(self, node: Node) -> int:
+        """Append `node` and return its id."""
+        if node.parent is not None and not 0 <= node.parent < len(self._nodes):
+            raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def end(self, leaf: Leaf) -> None:
+        """Record that a trajectory ended at `leaf.node`."""
+        if not 0 <= leaf.node < len(self._nodes):
+            raise ValueError(f"node {leaf.node} is not one of the tree's {len(self._nodes)}")
+        self._leaves.append(leaf)
+
+    def path(self, node: int) -> tuple[Node, ...]:
+        """Return the nodes from the root to `node`."""
+        return tuple(self._nodes[i] for i in self.path_ids(node))
+
+    def path_ids(self, node: int) -> tuple[int, ...]:
+        """Return the ids of the nodes from the root to `node`."""
+        return tuple(reversed([*self._ancestors(node)]))
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """Return the whole context at `node`, as token ids."""
+        return tuple(token for part in self.path(node) for token in part.token_ids)
+
+    def trajectory(self, leaf: Leaf) -> Trajectory:
+        """Return the path to `leaf` as one flat record."""
+        path = self.path(leaf.node)
+        sampled = [part.source == "sampled" for part in path]
+        return Trajectory(
+            task=self.task,
+            sample=leaf.sample,
+            outcome=leaf.outcome,
+            token_ids=tuple(t for part in path for t in part.token_ids),
+            sources=tuple(part.source for part in path for _ in part.token_ids),
+            turns=tuple(part.turn for part in path for _ in part.token_ids),
+            logprobs=tuple(
+                x
+                for part, own in zip(path, sampled, strict=True)
+                for x in (part.logprobs if own else (0.0,) * len(part.token_ids))
+            ),
+            versions=tuple(
+                x
+                for part, own in zip(path, sampled, strict=True)
+                for x in (part.versions if own else (-1,) * len(part.token_ids))
+            ),
+            turn_rewards=leaf.turn_rewards,
+        )
+
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Return every ended trajectory, failures too, in sample order."""
+        leaves = sorted(self._leaves, key=lambda leaf: leaf.sample)
+        return tuple(self.trajectory(leaf) for leaf in leaves)
+
+    def _ancestors(self, node: int) -> Iterator[int]:
+        at: int | None = node
+        while at is not None:
+            yield at
+            at = self._nodes[at].parent
