@@ -1,0 +1,1 @@
+"""One file is one whole run: typed, complete, closed."""

@@ -1,0 +1,44 @@
+"""What a long run tells whoever watches it. The command line draws bars; tests stay silent."""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Phase(Protocol):
+    """One stretch of work with a known length."""
+
+    def advance(self, amount: int = 1, **figures: float) -> None:
+        """Report that `amount` more is done, and the latest figures to show beside it."""
+        ...
+
+
+class Progress(Protocol):
+    """Follows a run phase by phase."""
+
+    def phase(self, name: str, *, total: int) -> AbstractContextManager[Phase]:
+        """Enter a phase; leaving the block ends it."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+class _QuietPhase:
+    def advance(self, amount: int = 1, **figures: float) -> None:
+        del amount, figures
+
+
+class Quiet:
+    """Shows nothing."""
+
+    @contextmanager
+    def phase(self, name: str, *, total: int) -> Generator[Phase]:
+        """Enter a phase without showing it."""
+        del name, total
+        yield _QuietPhase()
+
+    def say(self, text: str) -> None:
+        """Drop the line."""
+        del text
