@@ -87,7 +87,8 @@ def reward_of(outcome: Outcome) -> float | None:
 class Leaf:
     """The end of one trajectory."""
 
-    node: int
+    node: int | None
+    """Where it ended; None when it failed before its prompt was known."""
     outcome: Outcome
     sample: int
     """Index of the trajectory within its group."""
@@ -113,6 +114,8 @@ class Trajectory:
     versions: tuple[int, ...]
     """-1 where the policy did not sample."""
     turn_rewards: tuple[float, ...] = ()
+    seconds: float = 0.0
+    tool_calls: int = 0
 
     @property
     def mask(self) -> tuple[bool, ...]:
@@ -149,9 +152,20 @@ class Tree:
         self._nodes.append(node)
         return len(self._nodes) - 1
 
+    def share(self, node: Node) -> int:
+        """Return the id of an equal prompt below the same parent, or append `node`.
+
+        The trajectories of a group open with the same prompt: it is stored once.
+        """
+        if node.source == "prompt":
+            for known, other in enumerate(self._nodes):
+                if other.source == "prompt" and _same_tokens(other, node):
+                    return known
+        return self.add(node)
+
     def end(self, leaf: Leaf) -> None:
         """Record that a trajectory ended at `leaf.node`."""
-        if not 0 <= leaf.node < len(self._nodes):
+        if leaf.node is not None and not 0 <= leaf.node < len(self._nodes):
             raise ValueError(f"node {leaf.node} is not one of the tree's {len(self._nodes)}")
         self._leaves.append(leaf)
 
@@ -169,7 +183,7 @@ class Tree:
 
     def trajectory(self, leaf: Leaf) -> Trajectory:
         """Return the path to `leaf` as one flat record."""
-        path = self.path(leaf.node)
+        path = () if leaf.node is None else self.path(leaf.node)
         sampled = [part.source == "sampled" for part in path]
         return Trajectory(
             task=self.task,
@@ -189,6 +203,8 @@ class Tree:
                 for x in (part.versions if own else (-1,) * len(part.token_ids))
             ),
             turn_rewards=leaf.turn_rewards,
+            seconds=leaf.seconds,
+            tool_calls=leaf.tool_calls,
         )
 
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -201,3 +217,7 @@ class Tree:
         while at is not None:
             yield at
             at = self._nodes[at].parent
+
+
+def _same_tokens(one: Node, other: Node) -> bool:
+    return (one.parent, one.token_ids, one.images) == (other.parent, other.token_ids, other.images)

@@ -1,0 +1,1 @@
+"""The acting half: environments and the policy engine in turn. Never imports torch."""
