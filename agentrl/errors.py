@@ -4,6 +4,7 @@
     ├── ConfigError            a config or an argument is wrong; nothing has been done yet
     ├── CheckError             an implementation breaks a promise of its contract
     ├── ForkUnsupported        this world cannot be copied
+    ├── LearnError             the trainer cannot go on with what it was given; the run stops
     ├── ToolError              the tool refuses; its text is the model's answer (not a failure)
     └── RolloutError           one trajectory broke; recorded on it, never a reward
         ├── EnvError           the environment raised, or missed a deadline
@@ -37,6 +38,11 @@ class CheckError(AgentrlError, AssertionError):
 
 class ForkUnsupported(AgentrlError):
     """This world cannot be copied as it is now."""
+
+
+class LearnError(AgentrlError, RuntimeError):
+    """The trainer cannot go on: a batch that teaches nothing, a reward that is no number, a
+    gradient that is not finite, a damaged checkpoint. The run stops and says why."""
 
 
 class ToolError(AgentrlError):
@@ -84,11 +90,11 @@ def blame(kind: type[RolloutError], what: str) -> Generator[None]:
     """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
 
     `ConfigError` passes too: a wrong configuration stops the run instead of failing one trajectory
-    after another.
+    after another. So does `ForkUnsupported`: it is an answer, and nothing broke.
     """
     try:
         yield
-    except (RolloutError, ConfigError):
+    except (RolloutError, ConfigError, ForkUnsupported):
         raise
     except TimeoutError as error:
         raise kind(f"{what}: missed its deadline") from error

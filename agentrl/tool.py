@@ -1,12 +1,20 @@
 """Step 2 of the flow: tools the agent may call.
 
 A tool is a typed function. Tools that share state are the `@tool` methods of one class: every
-trajectory gets an instance of its own for its whole life, and a fork gets a copy.
+trajectory gets an instance of its own for its whole life, and a fork gets a copy. Such a class may
+have three hooks, all asynchronous and all optional:
+
+- `open(self, context: ToolContext)` acquires what the instance needs;
+- `fork(self)` returns an independent copy; without it the copy is `copy.deepcopy`;
+- `close(self)` releases everything.
 """
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
+from agentrl.errors import ConfigError
 from agentrl.message import Content, Message
 
 
@@ -34,3 +42,62 @@ class ToolResult:
     def message(self) -> Message:
         """Return the result as the tool message of a conversation."""
         return Message("tool", self.content, tool_call_id=self.call_id, name=self.name)
+
+
+ToolSource = Callable[..., Any]
+"""A function marked with `@tool`, or a class (or `functools.partial` of one) that has marked
+methods."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__agentrl_tool__"
+
+
+def tool(function: F) -> F:
+    """Mark a function or a method as a tool the model may call, and return it unchanged.
+
+    Its name, type hints and Google-style docstring become the schema the model reads. An `Args:`
+    section is optional; one that is there describes every parameter. Raise `ToolError` to answer
+    the model with an error; anything else that escapes fails the trajectory.
+
+    Raises `ConfigError` for what no schema can be made of.
+    """
+    name = function.__qualname__
+    if not inspect.getdoc(function):
+        raise ConfigError(
+            f"tool {name} has no docstring, and the model reads it to know what the tool does; "
+            'write """Return a times b.""" or the like under its def'
+        )
+    for parameter in model_parameters(function):
+        _check(name, parameter)
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_tool(function: object) -> bool:
+    """Return whether `function` was marked with `@tool`."""
+    return getattr(function, _MARK, False) is True
+
+
+def model_parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters in order, without `self`; the context's is still among them."""
+    parameters = tuple(inspect.signature(function).parameters.values())
+    if parameters and parameters[0].name in ("self", "cls") and not _typed(parameters[0]):
+        return parameters[1:]
+    return parameters
+
+
+def _typed(parameter: inspect.Parameter) -> bool:
+    return parameter.annotation is not inspect.Parameter.empty
+
+
+def _check(tool_name: str, parameter: inspect.Parameter) -> None:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise ConfigError(
+            f"tool {tool_name}: parameter {str(parameter)!r} has no name the model could use; "
+            "give every parameter a name, such as `values: list[int]`"
+        )
+    if not _typed(parameter):
+        raise ConfigError(
+            f"tool {tool_name}: parameter {parameter.name!r} has no type, and the schema is made "
+            f"of types; write `{parameter.name}: int` or whatever it is"
+        )

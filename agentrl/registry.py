@@ -1,0 +1,269 @@
+"""Environments by name, in Gymnasium's manner: `register`, `make`, `spec`, `registry`.
+
+Distributions list a function that registers their environments under the entry-point group
+`agentrl.envs`. They are asked once, when an id is not known yet or the registry is listed.
+"""
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from agentrl.env import Action, Env
+from agentrl.env_id import EnvId
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.task import Task
+from agentrl.tool import ToolSource
+from agentrl.tool_env import Reward, Tasks, ToolEnv
+
+Maker = Callable[..., Env]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """What the registry knows of an environment. JSON-able."""
+
+    id: str
+    entry_point: str
+    """`module:Class`, or what a registered function is called."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    description: str = ""
+
+    def to_json(self) -> str:
+        """Return the spec as a JSON object."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def register(
+    id: str,
+    entry_point: str | Maker,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    description: str = "",
+) -> None:
+    """Give an environment a name of the form `namespace/Name-v0`.
+
+    `entry_point` is `module:Class`, imported when it is made, or a callable that returns an
+    environment; `kwargs` are its defaults and JSON-able. The environment is then in Gymnasium's
+    registry too. Registering the same again changes nothing, so a cell of a notebook can be run
+    twice; another entry point under a known id is a `ConfigError`.
+    """
+    if EnvId.parse(id).version is None:
+        raise ConfigError(f"environment id {id!r} has no version; register {id + '-v0'!r}")
+    label = entry_point if isinstance(entry_point, str) else _label(entry_point)
+    env_spec = EnvSpec(id=id, entry_point=label, kwargs=dict(kwargs or {}), description=description)
+    try:
+        env_spec.to_json()
+    except TypeError as error:
+        raise ConfigError(
+            f"{id}: kwargs must be JSON-able, and {error}; bind other values with "
+            "functools.partial and register that"
+        ) from error
+    _registry.add(env_spec, entry_point)
+
+
+def register_tool_env(
+    id: str,
+    *,
+    tasks: Tasks,
+    reward: Reward,
+    tools: Sequence[ToolSource] = (),
+    system: str = "",
+    gold: Callable[[Task, Sequence[Message]], Action] | None = None,
+    tool_timeout_s: float = 30.0,
+    description: str = "",
+) -> None:
+    """Register a `ToolEnv` made of these parts; `make(id, system=...)` can replace any of them."""
+    maker = functools.partial(
+        ToolEnv,
+        tasks=tasks,
+        reward=reward,
+        tools=tuple(tools),
+        system=system,
+        gold=gold,
+        tool_timeout_s=tool_timeout_s,
+    )
+    register(id, maker, description=description)
+
+
+def make(id: str, **kwargs: Any) -> Env:
+    """Return a new environment.
+
+    `id` is one of
+
+    - `namespace/Name-v0`, a registered one; without the version, the newest;
+    - `module:Class`, with no registration;
+    - `module:namespace/Name-v0`, registered by importing `module`;
+    - `gymnasium:FrozenLake-v1`, one of Gymnasium's, as text.
+
+    `kwargs` override the registered ones. Raises `ConfigError` for an unknown id, with the nearest
+    known ones, for settings the environment does not have, and for what is no environment.
+    """
+    env_spec, entry_point = _resolve(id)
+    maker = _load(entry_point) if isinstance(entry_point, str) else entry_point
+    settings = {**env_spec.kwargs, **kwargs}
+    try:
+        inspect.signature(maker).bind(**settings)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(maker).parameters) or "none"
+        raise ConfigError(f"{id}: {error}; the settings of this environment are: {known}") from None
+    env = maker(**settings)
+    if not isinstance(env, Env):  # pyright: ignore[reportUnnecessaryIsInstance]
+        members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
+        missing = ", ".join(name for name in members if not hasattr(env, name))
+        raise ConfigError(
+            f"{id} made a {type(env).__name__}, which lacks {missing}; implement agentrl.Env "
+            "(agentrl.env.BaseEnv has defaults for fork and close)"
+        )
+    return env
+
+
+def spec(id: str) -> EnvSpec:
+    """Return what is known of `id`, in any of the forms `make` takes, without making it."""
+    return _resolve(id)[0]
+
+
+class _Registry(Mapping[str, EnvSpec]):
+    """Every registered environment by id; the only place that writes is `add`."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, EnvSpec] = {}
+        self._entry_points: dict[str, str | Maker] = {}
+        self._asked = False
+
+    def add(self, env_spec: EnvSpec, entry_point: str | Maker) -> None:
+        known = self._specs.get(env_spec.id)
+        if known and replace(known, description="") != replace(env_spec, description=""):
+            raise ConfigError(
+                f"{env_spec.id} is registered as {known.entry_point} {dict(known.kwargs)} and "
+                f"cannot become {env_spec.entry_point} {dict(env_spec.kwargs)}; raise the version"
+            )
+        self._specs[env_spec.id] = env_spec
+        self._entry_points[env_spec.id] = entry_point
+        if known is None:
+            from agentrl.gymnasium_env import show_to_gymnasium
+
+            show_to_gymnasium(env_spec.id)
+
+    def find(self, text: str) -> tuple[EnvSpec, str | Maker]:
+        """Return the spec and entry point of an id, with or without its version."""
+        wanted = EnvId.parse(text)
+        found = self._newest(wanted.name) if wanted.version is None else str(wanted)
+        if found not in self._specs:
+            self.ask_distributions()
+            found = self._newest(wanted.name) if wanted.version is None else str(wanted)
+        if found is None or found not in self._specs:
+            raise ConfigError(f"unknown environment {text!r}; {self._hint(wanted)}")
+        return self._specs[found], self._entry_points[found]
+
+    def ask_distributions(self) -> None:
+        """Let every installed distribution register its environments, once."""
+        if self._asked:
+            return
+        self._asked = True
+        for point in entry_points(group="agentrl.envs"):
+            try:
+                register_envs = point.load()
+            except ImportError as error:
+                self._asked = False
+                raise ConfigError(
+                    f"the environments of {point.dist.name if point.dist else point.value!r} "
+                    f"({point.value}) cannot be imported: {error}; fix or uninstall it"
+                ) from error
+            register_envs()
+
+    def _newest(self, name: str) -> str | None:
+        versions = [i.version for i in map(EnvId.parse, self._specs) if i.name == name]
+        newest = max((v for v in versions if v is not None), default=None)
+        return None if newest is None else f"{name}-v{newest}"
+
+    def _hint(self, wanted: EnvId) -> str:
+        if (newest := self._newest(wanted.name)) is not None:
+            return f"the newest version is {newest!r}"
+        by_lower = {id.lower(): id for id in self._specs}
+        near = get_close_matches(str(wanted).lower(), by_lower, n=3, cutoff=0.5)
+        if near:
+            return f"the nearest known ids are {[by_lower[key] for key in near]}"
+        return (
+            f"{len(self._specs)} are known (agentrl envs lists them); register yours with "
+            "agentrl.register, or name it as module:Class"
+        )
+
+    def __getitem__(self, id: str) -> EnvSpec:
+        if id not in self._specs:
+            self.ask_distributions()
+        return self._specs[id]
+
+    def __iter__(self) -> Iterator[str]:
+        self.ask_distributions()
+        return iter(sorted(self._specs))
+
+    def __len__(self) -> int:
+        self.ask_distributions()
+        return len(self._specs)
+
+
+_registry = _Registry()
+registry: Mapping[str, EnvSpec] = _registry
+"""Every registered environment by id, those of installed distributions too."""
+
+
+def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
+    module, colon, rest = id.partition(":")
+    if not colon:
+        return _registry.find(id)
+    if module == "gymnasium":
+        point = "agentrl.gymnasium_text:GymnasiumTextEnv"
+        return EnvSpec(id=id, entry_point=point, kwargs={"id": rest}), point
+    if EnvId.is_id(rest):
+        _import(module, id)
+        return _registry.find(rest)
+    return EnvSpec(id=id, entry_point=id), id
+
+
+def _load(entry_point: str) -> Maker:
+    module_name, _, name = entry_point.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
+    found: Any = _import(module_name, entry_point)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, dir(found), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "check the spelling"
+            raise ConfigError(f"{entry_point}: {module_name} has no {part!r}; {hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
+    return cast("Maker", found)
+
+
+def _import(module_name: str, named_by: str) -> Any:
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Only the named module itself: one that it fails to import is the error to see.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"{named_by}: there is no module {error.name!r} on the import path; install it, or run "
+            "from the folder that holds it with that folder on PYTHONPATH"
+        ) from error
+
+
+def _label(function: Any) -> str:
+    """Return a name that stays the same when the defining module or cell is run again."""
+    if isinstance(function, functools.partial):
+        partial = cast("functools.partial[Any]", function)
+        parts = [_label(arg) for arg in partial.args]
+        parts += [f"{name}={_label(value)}" for name, value in partial.keywords.items()]
+        return f"{_label(partial.func)}({', '.join(parts)})"
+    if isinstance(function, tuple):
+        return f"({', '.join(_label(part) for part in cast('tuple[Any, ...]', function))})"
+    name = getattr(function, "__qualname__", None)
+    return repr(function) if name is None else f"{function.__module__}:{name}"

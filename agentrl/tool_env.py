@@ -1,0 +1,168 @@
+"""An environment made of tasks, tools and a reward: what most users need, without a class."""
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self, cast
+
+from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
+from agentrl.errors import ConfigError, EnvError, blame
+from agentrl.message import Message
+from agentrl.seeds import derive
+from agentrl.task import Split, Task
+from agentrl.task_choice import choose_task
+from agentrl.thread import in_thread
+from agentrl.tool import ToolContext, ToolResult, ToolSource
+from agentrl.toolbox import Toolbox, schemas_of
+
+Verdict = float | Mapping[str, float]
+"""A reward, or its named parts, whose sum is the reward."""
+Reward = Callable[[Task, Sequence[Message]], Verdict | Awaitable[Verdict]]
+"""Scores a finished conversation; synchronous ones run in a thread of their own."""
+Tasks = Callable[[Split, int], Iterable[Task]]
+"""Yields the tasks of a split, finitely or not; the same ones for the same seed."""
+
+
+class ToolEnv:
+    """A conversation with tools: calls are answered, and a message without calls is the answer.
+
+    The reward function scores the whole conversation once, at its end; every earlier turn pays 0.
+    Calls of one message run in order. Tasks are put into the split they were asked for.
+    """
+
+    fork_strategy: ForkStrategy = "native"
+
+    gold: Callable[[Task, Sequence[Message]], Action]
+    """Only there when a gold player was given, so that `isinstance(env, GoldPlayer)` says so."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        reward: Reward,
+        tools: Sequence[ToolSource] = (),
+        system: str = "",
+        gold: Callable[[Task, Sequence[Message]], Action] | None = None,
+        tool_timeout_s: float = 30.0,
+    ) -> None:
+        self._tasks = tasks
+        self._reward = reward
+        self._tools = tuple(tools)
+        self._system = system
+        self._tool_timeout_s = tool_timeout_s
+        self._schemas: tuple[ToolSchema, ...] | None = None
+        self._resets = 0
+        self._task: Task | None = None
+        self._messages: tuple[Message, ...] = ()
+        self._toolbox: Toolbox | None = None
+        self._ended = False
+        if gold is not None:
+            self.gold = gold
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of a split, each stamped with it."""
+        for task in self._tasks(split, seed):
+            if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(
+                    f"tasks({split!r}, {seed}) yielded a {type(task).__name__}; "
+                    "yield agentrl.Task(prompt=..., answer=...)"
+                )
+            yield task if task.split == split else replace(task, split=split)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode with fresh tools.
+
+        Options: `task`, and `sample` (the index within the group, for `ToolContext`).
+        """
+        await self.close()
+        self._resets += 1
+        options = options or {}
+        seed = self._resets if seed is None else seed
+        task = choose_task(self, seed=seed, options=options)
+        sample = int(options.get("sample", 0))
+        context = ToolContext(
+            task_id=task.id, sample=sample, seed=derive("tools", seed, task.id, sample)
+        )
+        if self._schemas is None:
+            self._schemas = schemas_of(self._tools)
+        self._toolbox = await Toolbox.open(
+            self._tools, context=context, timeout_s=self._tool_timeout_s
+        )
+        self._task, self._ended = task, False
+        system = (Message("system", self._system),) if self._system else ()
+        self._messages = (*system, *task.messages)
+        return Observation(self._messages, tools=self._schemas), {}
+
+    async def step(self, action: Action) -> Step:
+        """Answer the calls of a message, or score the conversation it ends."""
+        task, toolbox = self._running()
+        self._messages = (*self._messages, action.message)
+        if action.tool_calls or action.malformed:
+            return await self._answer_calls(toolbox, action)
+        reward, info = await self._score(task)
+        self._ended = True
+        return Observation(()), reward, True, False, info
+
+    async def fork(self) -> Self:
+        """Return a copy with its own copy of every tool."""
+        _, toolbox = self._running()
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._toolbox = None
+        other._toolbox = await toolbox.fork()
+        return other
+
+    async def close(self) -> None:
+        """Close the tools of this episode."""
+        toolbox, self._toolbox, self._task = self._toolbox, None, None
+        if toolbox is not None:
+            await toolbox.close()
+
+    def _running(self) -> tuple[Task, Toolbox]:
+        if self._task is None or self._toolbox is None:
+            raise RuntimeError("no episode is running; await env.reset() first")
+        if self._ended:
+            raise RuntimeError(
+                f"the episode of task {self._task.id!r} has ended; await env.reset() for another"
+            )
+        return self._task, self._toolbox
+
+    async def _answer_calls(self, toolbox: Toolbox, action: Action) -> Step:
+        results = [
+            ToolResult(call_id=f"malformed_{i}", name="", content=error, status="error")
+            for i, error in enumerate(action.malformed)
+        ]
+        for call in action.tool_calls:
+            results.append(await toolbox.call(call))  # noqa: PERF401 - in order, one at a time
+        answers = tuple(result.message for result in results)
+        self._messages = (*self._messages, *answers)
+        return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
+
+    async def _score(self, task: Task) -> tuple[float, Info]:
+        with blame(EnvError, f"reward of task {task.id!r}"):
+            if inspect.iscoroutinefunction(self._reward):
+                verdict = await self._reward(task, self._messages)
+            else:
+                verdict = await in_thread(self._reward, task, self._messages)
+                if inspect.isawaitable(verdict):
+                    verdict = await verdict
+            if not isinstance(verdict, Mapping):
+                return checked_reward(task, float(cast("float", verdict))), {}
+            components = {name: float(part) for name, part in verdict.items()}
+            for name, part in components.items():
+                checked_reward(task, part, component=name)
+            return sum(components.values()), {"reward_components": components}
+
+
+def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
+    """Return a finite reward; raise `EnvError` naming the task and the value otherwise."""
+    if math.isfinite(reward):
+        return reward
+    which = f"component {component!r} of the reward" if component else "the reward"
+    raise EnvError(
+        f"{which} of task {task.id!r} is {reward}; a reward must be finite, so fix the reward "
+        "function for this task's answer"
+    )
