@@ -59,9 +59,9 @@ class Rollouts:
             async with asyncio.TaskGroup() as group:
                 for attempt in plan(len(tasks), group_size):
                     group.create_task(play(attempt))
-        except* AgentrlError as errors:
-            # Trajectories that meet the same wrong configuration all say the same thing: say it once.
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as errors:
+            # Trajectories that meet one wrong configuration all say the same thing: say it once.
+            raise (_known(errors) or errors) from None
         return trees
 
     def _episode(self, tree: Tree, attempt: Attempt, seed: int, sampling: Sampling) -> Episode:
@@ -76,3 +76,14 @@ class Rollouts:
             sampling=sampling,
             limits=self.limits,
         )
+
+
+def _known(errors: ExceptionGroup[Exception]) -> Exception | None:
+    """Return the first of our own errors, however deep it lies."""
+    group = errors.subgroup(AgentrlError)
+    while isinstance(group, ExceptionGroup):
+        first = group.exceptions[0]
+        if not isinstance(first, ExceptionGroup):
+            return first
+        group = first
+    return None

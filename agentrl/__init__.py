@@ -1,0 +1,59 @@
+"""Agentic reinforcement learning: environments, rollouts, training.
+
+    task -> environment <-> policy engine -> trajectory tree -> batch -> advantage -> loss
+         -> new weights -> policy engine
+
+Three things to do with it: `register` a tool environment, `train` an agent from a config, and
+`evaluate` it on held-out tasks. `agentrl/train.py` is the map of how it works.
+
+Importing this package is light: what needs torch or transformers is imported when it is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from agentrl import rewards
+from agentrl.env import Action, Env, Observation, call, say
+from agentrl.errors import ConfigError, ToolError
+from agentrl.message import Image, Message, ToolCall
+from agentrl.pairs import sample_pairs
+from agentrl.registry import make, register, register_tool_env, registry, spec
+from agentrl.task import Task
+from agentrl.tool import ToolContext, tool
+
+if TYPE_CHECKING:
+    from agentrl.evaluate.heldout import evaluate
+    from agentrl.train import train
+
+__all__ = [
+    "Action",
+    "ConfigError",
+    "Env",
+    "Image",
+    "Message",
+    "Observation",
+    "Task",
+    "ToolCall",
+    "ToolContext",
+    "ToolError",
+    "call",
+    "evaluate",
+    "make",
+    "register",
+    "register_tool_env",
+    "registry",
+    "rewards",
+    "sample_pairs",
+    "say",
+    "spec",
+    "tool",
+    "train",
+]
+
+_LAZY = {"evaluate": "agentrl.evaluate.heldout", "train": "agentrl.train"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'agentrl' has no attribute {name!r}")

@@ -1,0 +1,115 @@
+"""From config sections to the parts of a run. Every key of a section is read here or by its part."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agentrl.config.run import RunConfig, SandboxSection
+from agentrl.env import Env
+from agentrl.policy import PolicyEngine, Sampling
+from agentrl.registry import make
+from agentrl.rollout.episode import Chat, EpisodeLimits
+from agentrl.rollout.pool import Rollouts
+from agentrl.sampler import TaskSampler, heldout_tasks
+from agentrl.sandbox import Limits, SandboxSettings
+from agentrl.seeds import derive
+from agentrl.task import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agentrl.chat.format import ChatFormat
+    from agentrl.engine.local import LocalEngine
+
+
+def env_factory(config: RunConfig) -> Callable[[], Env]:
+    """Return what makes one environment; it has been tried once, so a wrong id fails now."""
+    factory = partial(make, config.env.id, **config.env.kwargs)
+    factory()
+    return factory
+
+
+def task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSampler:
+    """Return the stream of train tasks, guarded against the held-out ones."""
+    return TaskSampler(
+        env,
+        seed=derive(config.run.seed, "tasks"),
+        limit=config.env.task_limit,
+        heldout=heldout,
+        allow_overlap=config.env.allow_overlap,
+    )
+
+
+def evaluation_tasks(config: RunConfig, env: Env) -> list[Task]:
+    """Return the held-out tasks of every evaluation of the run."""
+    return heldout_tasks(
+        env, count=config.evaluate.tasks, seed=derive(config.run.seed, "heldout")
+    )
+
+
+def sandbox_settings(section: SandboxSection) -> SandboxSettings:
+    """Return the settings that tools take their sessions from."""
+    return SandboxSettings(
+        backend=section.backend,
+        allow_unisolated=section.allow_unisolated,
+        limits=Limits(**section.limits.model_dump()),
+    )
+
+
+def episode_limits(config: RunConfig) -> EpisodeLimits:
+    """Return when a trajectory is stopped."""
+    rollout = config.rollout
+    return EpisodeLimits(
+        max_turns=rollout.max_turns,
+        max_turn_tokens=config.sampling.max_turn_tokens,
+        context_tokens=config.engine.context_tokens,
+        reset_s=rollout.reset_s,
+        step_s=rollout.step_s,
+        turn_s=rollout.turn_s,
+        episode_s=rollout.episode_s,
+    )
+
+
+def train_sampling(config: RunConfig) -> Sampling:
+    """Return the distribution trajectories are drawn from while training."""
+    section = config.sampling
+    return Sampling(temperature=section.temperature, top_p=section.top_p, top_k=section.top_k)
+
+
+def rollouts(
+    config: RunConfig, make_env: Callable[[], Env], engine: PolicyEngine, chat: Chat
+) -> Rollouts:
+    """Return what turns tasks into trees."""
+    return Rollouts(
+        make_env=make_env,
+        engine=engine,
+        chat=chat,
+        limits=episode_limits(config),
+        concurrency=config.rollout.concurrency,
+        retries=config.rollout.retries,
+    )
+
+
+def chat_format(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> "ChatFormat":
+    """Return how messages become tokens for this policy."""
+    from agentrl.chat.format import ChatFormat
+
+    return ChatFormat(tokenizer, dialect=config.policy.dialect, template=config.policy.template)
+
+
+def local_engine(config: RunConfig, model: "PreTrainedModel") -> "LocalEngine":
+    """Return the engine in this process."""
+    from agentrl.engine.local import LocalEngine
+
+    return LocalEngine(
+        model, slots=config.engine.slots, context_tokens=config.engine.context_tokens
+    )
+
+
+def device_of(name: str) -> str:
+    """Return the device a config names; `auto` is CUDA where there is one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
