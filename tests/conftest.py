@@ -1,0 +1,112 @@
+"""What every test runs under: one thread per process, named parts of the system, no leaks.
+
+A test marked with the name of a part of the system (`bubblewrap`, `gpu`) is skipped, with the
+reason, where that part is missing. `AGENTRL_REQUIRE=bubblewrap,gpu` names the parts that must be
+there: a test that lacks one of those fails. A machine that has to prove something sets it, so that
+nothing is skipped behind its back.
+"""
+
+import os
+
+# Read once by numpy's and torch's OpenMP, so it is set before anything imports them. Subprocesses
+# inherit it: on two cores, processes with one thread each beat processes with two.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A machine that is busy with something else must not fail a property for being slow.
+settings.register_profile("agentrl", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("agentrl")
+
+
+def missing_bubblewrap() -> str:
+    """Return why nothing can be isolated here, or an empty string."""
+    if shutil.which("bwrap") is None:
+        return "bwrap is not installed; apt-get install bubblewrap"
+    command = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return "" if ran.returncode == 0 else f"bwrap cannot unshare: {ran.stderr.strip()}"
+
+
+def missing_gpu() -> str:
+    """Return why there is no CUDA device to compute on, or an empty string."""
+    import torch
+
+    return "" if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "bubblewrap": cache(missing_bubblewrap),
+    "gpu": cache(missing_gpu),
+}
+"""Marks that stand for a part of the system, and what says why it is missing."""
+
+
+def required_parts(text: str) -> frozenset[str]:
+    """Read the value of AGENTRL_REQUIRE: names of parts, comma-separated."""
+    names = frozenset(filter(None, (name.strip() for name in text.split(","))))
+    if unknown := names - PARTS.keys():
+        raise pytest.UsageError(
+            f"AGENTRL_REQUIRE names {sorted(unknown)}; the parts are {sorted(PARTS)}"
+        )
+    return names
+
+
+def pytest_configure() -> None:
+    """Refuse a requirement nobody checks before the first test runs."""
+    required_parts(os.environ.get("AGENTRL_REQUIRE", ""))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or fail where it is required, a test whose part of the system is missing."""
+    for part, missing in PARTS.items():
+        if item.get_closest_marker(part) and (why := missing()):
+            if part in required_parts(os.environ.get("AGENTRL_REQUIRE", "")):
+                pytest.fail(f"AGENTRL_REQUIRE asks for {part}: {why}", pytrace=False)
+            pytest.skip(why)
+    # A test may have run code that set its own number; importing torch for this alone is too dear.
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Return the repository root."""
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Fail the session when a process it started is alive after everything is torn down."""
+    yield
+    left = [command for command in child_commands() if "resource_tracker" not in command]
+    assert not left, f"the tests left processes behind: {left}"
+
+
+def child_commands() -> list[str]:
+    """Return the command lines of this process's living children."""
+    found: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            pids = (thread / "children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread ended while we looked
+        found += [command_line(pid) for pid in pids]
+    return found
+
+
+def command_line(pid: str) -> str:
+    """Return what `pid` runs. A zombie has ended and has no command line left."""
+    try:
+        line = Path("/proc", pid, "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        line = b""
+    return line.replace(b"\0", b" ").decode(errors="replace").strip() or f"zombie {pid}"
