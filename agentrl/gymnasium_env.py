@@ -1,3 +1,114 @@
-"""Every agentrl environment as a synchronous `gymnasium.Env`."""
-def show_to_gymnasium(id: str) -> None:
-    """Put a registered environment into Gymnasium's registry."""
+"""Every agentrl environment as a synchronous `gymnasium.Env`, with text on both sides.
+
+`agentrl.register` shows an environment to Gymnasium at once. The environments of installed
+distributions are shown when this module is imported, so
+
+    gymnasium.make("agentrl.gymnasium_env:reasoning/ChainSum-v0")
+
+works without anything before it. The other direction is `agentrl.gymnasium_text`.
+"""
+
+import weakref
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+import gymnasium
+
+from agentrl.env import Env, Info, Observation
+from agentrl.errors import ConfigError
+from agentrl.loop_thread import LoopThread
+from agentrl.text_form import action_of, action_space, observation_space, observation_text
+
+T = TypeVar("T")
+_ENTRY_POINT = "agentrl.gymnasium_env:synchronous"
+
+
+class SynchronousEnv(gymnasium.Env[str, str]):
+    """Runs an agentrl environment on an event loop of its own, which `close` ends.
+
+    Observations and actions are texts, see `agentrl.text_form`. `info["tool_results"]` has no
+    timings, so that equal episodes have equal infos. `timeout_s` bounds every call.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 - Gymnasium declares it so
+
+    def __init__(
+        self, env: Env, *, render_mode: str | None = None, timeout_s: float = 600.0
+    ) -> None:
+        self.env = env
+        self.render_mode = render_mode
+        self.observation_space = observation_space()
+        self.action_space = action_space()
+        self._timeout_s = timeout_s
+        self._seen: list[str] = []
+        self._loop: LoopThread | None = None
+        self._reaper: weakref.finalize[..., Any] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, Info]:
+        """Begin an episode; without a seed, on a task chosen by the last one."""
+        super().reset(seed=seed)
+        episode_seed = int(self.np_random.integers(2**31))
+        observation, info = self._run(self.env.reset(seed=episode_seed, options=options))
+        self._seen = []
+        return self._shown(observation), _timeless(info)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Answer one action."""
+        done = action_of(action)
+        self._seen.append(f"[assistant] {action}")
+        observation, reward, terminated, truncated, info = self._run(self.env.step(done))
+        return self._shown(observation), float(reward), terminated, truncated, _timeless(info)
+
+    def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the conversation so far as plain text, in mode `ansi`."""
+        return "\n".join(self._seen) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Close the environment and its event loop. Idempotent; `reset` opens a new one."""
+        if self._loop is None or self._reaper is None:
+            return
+        try:
+            self._run(self.env.close())
+        finally:
+            self._reaper()
+            self._loop, self._reaper = None, None
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = LoopThread()
+            # For those who never close: the loop ends with the object, at the latest at exit.
+            self._reaper = weakref.finalize(self, self._loop.close)
+        return self._loop.run(work, timeout_s=self._timeout_s)
+
+    def _shown(self, observation: Observation) -> str:
+        self._seen += [f"[{message.role}] {message.text}" for message in observation.messages]
+        return observation_text(observation)
+
+
+def synchronous(env_id: str, render_mode: str | None = None, **kwargs: Any) -> SynchronousEnv:
+    """Make an agentrl environment for Gymnasium; the entry point of every one shown to it."""
+    from agentrl.registry import make
+
+    return SynchronousEnv(make(env_id, **kwargs), render_mode=render_mode)
+
+
+def show_to_gymnasium(env_id: str) -> None:
+    """Put a registered environment into Gymnasium's registry.
+
+    Raises `ConfigError` if the id is another environment there.
+    """
+    known = gymnasium.registry.get(env_id)
+    if known is None:
+        gymnasium.register(env_id, entry_point=_ENTRY_POINT, kwargs={"env_id": env_id})
+    elif known.entry_point != _ENTRY_POINT:
+        raise ConfigError(
+            f"{env_id} is already Gymnasium's name for {known.entry_point}; choose another id"
+        )
+
+
+def _timeless(info: Mapping[str, Any]) -> Info:
+    results = info.get("tool_results", ())
+    told = [{"name": r.name, "status": r.status, "call_id": r.call_id} for r in results]
+    return {**info, "tool_results": told} if "tool_results" in info else dict(info)

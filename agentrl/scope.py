@@ -1,14 +1,15 @@
 """Who owns what many environments share: a scope, opened by a run and closed with it.
 
 An environment that needs something expensive (a sandbox supervisor, a browser) asks `shared` for
-it. Inside a scope the first one opens it and everybody gets the same; the scope closes it. Outside a
-scope there is nobody to close it, so `shared` returns None and the environment owns one itself.
+it. Inside a scope the first one opens it and everybody gets the same; the scope closes it.
+Outside a scope there is nobody to close it: `shared` returns None and the environment owns one
+itself.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
@@ -69,3 +70,13 @@ async def shared(key: Hashable, open_it: Callable[[], Awaitable[C]]) -> C | None
     """Return what `key` names in the current scope, or None when no scope is open."""
     scope = _scope.get()
     return None if scope is None else await scope.shared(key, open_it)
+
+
+@contextmanager
+def outside_scope() -> Generator[None]:
+    """Hide the current scope inside the block: its things belong to the scope's event loop."""
+    token = _scope.set(None)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
