@@ -1,0 +1,56 @@
+# Everything a contributor runs. `make help` lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+# The one place that says what the quickstart is.
+QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml
+
+BENCHMARKS := $(filter-out harness measure,$(basename $(notdir $(wildcard benchmarks/*.py))))
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help venv quickstart test check format bench $(BENCHMARKS:%=bench-%) clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Build .venv from constraints.txt; again only when that or pyproject.toml changes
+
+# torch comes first and alone: what it brings along is decided before anything else asks for it.
+# agentrl is built with what is in the venv, so that nothing unconstrained is downloaded for it.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"agentrl needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) pip
+	$(INSTALL) torch hatchling editables
+	$(INSTALL) --no-build-isolation --editable . --group dev
+	@touch $@
+
+quickstart: venv ## Train a tiny agent to use a tool, and evaluate it before and after
+	$(QUICKSTART)
+
+test: venv ## Run the tests
+	$(BIN)/pytest
+
+check: venv ## Check format, lint and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+
+format: venv ## Format the code and mend what the linter can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
+
+$(BENCHMARKS:%=bench-%): bench-%: venv
+	@mkdir -p runs/bench
+	$(BIN)/python benchmarks/$*.py --json runs/bench/$*.json
+
+clean: ## Remove the venv, builds and caches; runs/ stays
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
