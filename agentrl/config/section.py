@@ -1,34 +1,128 @@
 """What every part of a config is: closed, frozen, and aware of which of its keys were read."""
 
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic.fields import FieldInfo
+
+from agentrl.errors import ConfigError
+
+_peeking: ContextVar[bool] = ContextVar("agentrl_config_peeking", default=False)
 
 
 class Section(BaseModel):
-    """A closed, frozen group of keys. Reading a key is remembered, see `unread`."""
+    """A closed, frozen group of keys. Reading a key is remembered, see `unread`.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    Attribute access and `model_dump` count as reading; comparison, `repr` and whatever happens
+    inside `peeking` do not. The memory is this process's: what a worker process reads of a pickled
+    copy is not seen here.
+    """
+
+    # Defaults are held to their own rules by a test: validating them here would fail for paths,
+    # which strict JSON only takes as text.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     _read: set[str] = PrivateAttr(default_factory=set[str])
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_") and name in type(self).__dict__.get("__pydantic_fields__", ()):
             private = object.__getattribute__(self, "__pydantic_private__")
-            if private is not None:
+            if private is not None and not _peeking.get():
                 private["_read"].add(name)
         return super().__getattribute__(name)
 
+    def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the keys as keyword arguments; counts as reading every one, inner ones too."""
+        for section in _sections_in(self):
+            private = object.__getattribute__(section, "__pydantic_private__")
+            private["_read"].update(type(section).model_fields)
+        return super().model_dump(*args, **kwargs)
+
+
+@contextmanager
+def peeking() -> Generator[None]:
+    """Let the block look at a config without counting as a reader of its keys."""
+    token = _peeking.set(True)
+    try:
+        yield
+    finally:
+        _peeking.reset(token)
+
+
+def is_tag(name: str, field: FieldInfo) -> bool:
+    """Whether a key only says which method a section configures: `name`, with one possible value.
+
+    It is read by choosing the section's class.
+    """
+    annotation = field.annotation
+    return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+
 
 def unread(section: Section, prefix: str = "") -> list[str]:
-    """Return the dotted names of keys that were set by the user and read by nobody."""
-    private = object.__getattribute__(section, "__pydantic_private__") or {}
-    read: set[str] = private.get("_read", set())
-    names: list[str] = []
-    for name in sorted(section.model_fields_set):
-        value = object.__getattribute__(section, "__dict__")[name]
-        if isinstance(value, Section):
-            names += unread(value, f"{prefix}{name}.")
+    """Return the dotted names of keys that differ from their default and were read by nobody.
+
+    A key that repeats its default is left out: without it the run would be the same. So a saved
+    resolved config, which names every key, may be trained again.
+    """
+    with peeking():
+        return [prefix + key for key in _unread(section)]
+
+
+def check_all_read(section: Section) -> None:
+    """Raise `ConfigError` if a key was set and the run never looked at it."""
+    if names := unread(section):
+        is_are = "is" if len(names) == 1 else "are"
+        raise ConfigError(
+            f"{', '.join(names)} {is_are} set but never read: no part of this run uses "
+            f"{'it' if len(names) == 1 else 'them'}, so the value changes nothing; take it out of "
+            "the config, or turn on the part that it belongs to"
+        )
+
+
+def _unread(section: Section) -> Iterator[str]:
+    read = cast(set[str], object.__getattribute__(section, "__pydantic_private__")["_read"])
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if is_tag(name, field) or value == field.get_default(call_default_factory=True):
+            continue
+        inner = list(_inside(value))
+        if inner:
+            below = [f"{name}{key}" for key in inner]
+            yield from below
         elif name not in read:
-            names.append(prefix + name)
-    return names
+            yield name
+
+
+def _inside(value: object) -> Iterator[str]:
+    """Yield the unread keys of the sections in `value`, as they follow its own name."""
+    match value:
+        case Section():
+            yield from (f".{key}" for key in _unread(value))
+        case Mapping():
+            for name, item in cast(Mapping[str, object], value).items():
+                yield from (f".{name}{key}" for key in _inside(item))
+        case Sequence() if not isinstance(value, str | bytes):
+            for index, item in enumerate(cast(Sequence[object], value)):
+                yield from (f".{index}{key}" for key in _inside(item))
+        case _:
+            return
+
+
+def _sections_in(value: object) -> Iterator[Section]:
+    match value:
+        case Section():
+            yield value
+            with peeking():
+                inner = [getattr(value, name) for name in type(value).model_fields]
+            yield from (section for item in inner for section in _sections_in(item))
+        case Mapping():
+            for item in cast(Mapping[str, object], value).values():
+                yield from _sections_in(item)
+        case Sequence() if not isinstance(value, str | bytes):
+            for item in cast(Sequence[object], value):
+                yield from _sections_in(item)
+        case _:
+            return

@@ -1,0 +1,92 @@
+"""Rules between keys of a config, checked when it is loaded and not at step 400."""
+
+from collections.abc import Callable, Iterator
+
+from agentrl.config.document import Problem
+from agentrl.config.run import RunConfig
+from agentrl.config.section import peeking
+
+
+def cross_check(config: RunConfig) -> list[Problem]:
+    """Return every broken rule between keys; counts as reading none of them."""
+    with peeking():
+        return [Problem("", text) for rule in RULES for text in rule(config)]
+
+
+def _one_policy(config: RunConfig) -> Iterator[str]:
+    policy = config.policy
+    if policy.path is None and policy.make is None:
+        yield (
+            "neither policy.path nor policy.make is given, and a run needs one policy; set "
+            "policy.path to a model folder, or `policy.make: {}` for a new small model"
+        )
+    if policy.path is not None and policy.make is not None:
+        yield (
+            f"policy.path is {policy.path} and policy.make is given too, and a run has one policy; "
+            "set the other one to null"
+        )
+
+
+def _heads(config: RunConfig) -> Iterator[str]:
+    make = config.policy.make
+    if make is None:
+        return
+    if make.heads % make.kv_heads:
+        yield (
+            f"policy.make.heads is {make.heads} and policy.make.kv_heads is {make.kv_heads}: every "
+            "key-value head serves an equal number of heads; make heads a multiple of kv_heads"
+        )
+    if make.head_dim % 2:
+        yield (
+            f"policy.make.head_dim is {make.head_dim}: rotary positions turn pairs of dimensions; "
+            "make it even"
+        )
+
+
+def _pass_at_k(config: RunConfig) -> Iterator[str]:
+    k, samples = config.evaluate.k, config.evaluate.samples_per_task
+    if not k:
+        yield "evaluate.k is an empty list, and there is nothing to report; write [1]"
+    if k and max(k) > samples:
+        yield (
+            f"evaluate.k is {list(k)} and evaluate.samples_per_task is {samples}: pass@k needs k "
+            f"samples of a task; raise evaluate.samples_per_task to {max(k)} or drop that k"
+        )
+
+
+def _turn_fits(config: RunConfig) -> Iterator[str]:
+    turn, context = config.sampling.max_turn_tokens, config.engine.context_tokens
+    if turn >= context:
+        yield (
+            f"sampling.max_turn_tokens is {turn} and engine.context_tokens is {context}: a turn "
+            "and its prompt must fit the context; lower the first or raise the second"
+        )
+
+
+def _isolated(config: RunConfig) -> Iterator[str]:
+    sandbox = config.sandbox
+    if sandbox.backend == "process" and not sandbox.allow_unisolated:
+        yield (
+            "sandbox.backend is process, which does not isolate model-written code from this "
+            "machine; use bubblewrap, or accept it with sandbox.allow_unisolated: true"
+        )
+
+
+def _batch_splits(config: RunConfig) -> Iterator[str]:
+    trajectories = config.rollout.tasks_per_step * config.rollout.group_size
+    if config.learn.minibatches > trajectories:
+        yield (
+            f"learn.minibatches is {config.learn.minibatches} and a step has {trajectories} "
+            "trajectories (rollout.tasks_per_step x rollout.group_size): a minibatch needs at "
+            "least one; lower learn.minibatches"
+        )
+
+
+RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
+    _one_policy,
+    _heads,
+    _pass_at_k,
+    _turn_fits,
+    _isolated,
+    _batch_splits,
+)

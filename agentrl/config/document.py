@@ -1,0 +1,219 @@
+"""A YAML file as plain values, with the line each key came from."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentrl.errors import ConfigError
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a config."""
+
+    origin: str
+    """Where it stands: `file:line`, or the override."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file says. A problem found on the way is kept, so that all are reported at once."""
+
+    values: dict[str, Any]
+    origins: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
+    problems: tuple[Problem, ...] = ()
+
+    def origin(self, path: KeyPath) -> str:
+        """Return where a key was set; else where one inside it was, or the section around it."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            for known, origin in self.origins.items():
+                if known[: len(path)] == path:
+                    return origin
+            path = path[:-1]
+        return ""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the plain values of YAML 1.2: `1e-3` is a number, `no` and `12:30` are text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever either YAML 1.1 or `_Loader` would take for something else than text."""
+
+
+INT = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)|0x[0-9a-fA-F]+|0o[0-7]+")
+FLOAT = re.compile(
+    r"[-+]?([0-9]+\.[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+_RULES = (
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", INT.pattern, "-+0123456789"),
+    ("tag:yaml.org,2002:float", FLOAT.pattern, "-+.0123456789"),
+    ("tag:yaml.org,2002:merge", "<<", "<"),
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+)
+for _tag, _pattern, _first in _RULES:
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
+    _Dumper.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    return int(str(loader.construct_scalar(node)), 0)
+
+
+def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    return float(re.sub(r"^([-+]?)\.(?=[inIN])", r"\1", str(loader.construct_scalar(node))))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+def parse_value(text: str) -> Any:
+    """Return one YAML value; raises `ConfigError` for text that is none."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{text!r} is not a YAML value: {_reason(error)}; put it in quotes if it is text"
+        ) from error
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """Return YAML that `read` gives back as the same values."""
+    return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def read(path: Path) -> Document:
+    """Return what a file says; raises `ConfigError` for a missing file and for broken YAML."""
+    text = _read_text(path)
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return Document({})
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(
+                f"{path}: a config is a mapping of keys, got {_kind(node)} at the top"
+            )
+        walk = _Walk(path)
+        walk.check_no_cycle(node, ())
+        walk.mapping(node, ())
+        values: dict[str, Any] = loader.construct_document(node)
+        json.dumps(values)
+    except yaml.YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = path if line is None else f"{path}:{line + 1}"
+        raise ConfigError(f"{where}: not valid YAML: {_reason(error)}; mend this line") from error
+    except TypeError as error:
+        raise ConfigError(
+            f"{path}: {error}; a config holds text, numbers, true, false, null, lists and mappings"
+        ) from error
+    finally:
+        loader.dispose()
+    return Document(values, walk.origins, tuple(walk.problems))
+
+
+class _Walk:
+    """Goes through the nodes of one file: where each key stands, and what YAML lets pass."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.origins: dict[KeyPath, str] = {}
+        self.problems: list[Problem] = []
+
+    def check_no_cycle(self, node: yaml.Node, above: tuple[int, ...]) -> None:
+        if id(node) in above:
+            line = node.start_mark.line + 1
+            raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; write it out")
+        for child in _children(node):
+            self.check_no_cycle(child, (*above, id(node)))
+
+    def mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            line = key.start_mark.line + 1
+            origin, path = f"{self.path}:{line}", (*above, str(key.value))
+            if key.tag != "tag:yaml.org,2002:str":
+                text = f"the key {key.value} is {_kind(key)}, and keys are text; put it in quotes"
+                self.problems.append(Problem(origin, text))
+            if key.value in lines:
+                text = (
+                    f"{'.'.join(path)} is set twice, first on line {lines[key.value]}; keep one of "
+                    "the two"
+                )
+                self.problems.append(Problem(origin, text))
+            lines[key.value] = line
+            self.origins[path] = origin
+            self.any(value, path)
+
+    def any(self, node: yaml.Node, path: KeyPath) -> None:
+        if isinstance(node, yaml.MappingNode):
+            self.mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.any(item, (*path, str(index)))
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from (key, value)
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such config file; {_near(path)}") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path} is a folder, not a config file; {_near(path / 'x')}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text; is it a config file? {_near(path)}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; check its rights") from error
+
+
+def _near(path: Path) -> str:
+    """Say which YAML files lie where the user looked, the most similar names first."""
+    folder = path.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    found = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"} and f != path)
+    if not found and folder != Path("configs") and Path("configs").is_dir():
+        folder = Path("configs")
+        found = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"})
+    if not found:
+        return f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` makes one"
+    similar = difflib.get_close_matches(path.name, [f.name for f in found], n=3, cutoff=0.5)
+    names = [*similar, *(f.name for f in found if f.name not in similar)]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"YAML files in {folder}: {', '.join(names[:8])}{more}"
+
+
+def _kind(node: yaml.Node) -> str:
+    kinds = {"str": "text", "int": "a number", "float": "a number", "seq": "a list"}
+    short = str(node.tag).rpartition(":")[2]
+    return kinds.get(short, {"bool": "true or false", "null": "null"}.get(short, short))
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    return str(getattr(error, "problem", None) or str(error).partition("\n")[0])

@@ -1,0 +1,88 @@
+"""From a file and overrides to a checked `RunConfig`, and back to a file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from agentrl.atomic import write_text
+from agentrl.config.check import cross_check
+from agentrl.config.document import Document, KeyPath, dump, read
+from agentrl.config.override import Overrides, apply, merge
+from agentrl.config.problem import config_error, problems_of
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import keys, method_of, plain
+from agentrl.errors import ConfigError
+
+
+def load_config(path: Path | str, overrides: Overrides = ()) -> RunConfig:
+    """Return the config in a YAML file with overrides laid over it.
+
+    A file may name another one with `base: other.yaml`, relative to itself, which is laid under
+    it. Raises one `ConfigError` that lists every problem of the file with its line.
+    """
+    path = Path(path)
+    return parse_config(apply(_with_base(path, ()), overrides, RunConfig), str(path))
+
+
+def parse_config(document: Document, source: str) -> RunConfig:
+    """Return the config in a document; `source` names it in errors."""
+    problems = list(document.problems)
+    values = _with_default_methods(document.values)
+    config: RunConfig | None = None
+    try:
+        # JSON in strict mode refuses "5" and true for a number, and still takes lists for tuples
+        # and text for paths.
+        config = RunConfig.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        problems += problems_of(error, document, RunConfig)
+    if config is not None:
+        problems += cross_check(config)
+    if problems or config is None:
+        raise config_error(source, problems)
+    return config
+
+
+def save_resolved(config: RunConfig, path: Path) -> None:
+    """Write the complete config, every default included; loading it gives the same config."""
+    write_text(path, dump(plain(config)))
+
+
+def _with_base(path: Path, above: tuple[Path, ...]) -> Document:
+    if path.resolve() in above:
+        chain = " -> ".join(str(p) for p in (*above, path.resolve()))
+        raise ConfigError(f"{path} is its own base ({chain}); take one `base:` out")
+    document = read(path)
+    base = document.values.pop("base", None)
+    if base is None:
+        return document
+    origin = document.origins.pop(("base",), str(path))
+    if not isinstance(base, str):
+        raise ConfigError(f"{origin}: base is {base!r}, wanted the path of one other config file")
+    try:
+        below = _with_base(path.parent / base, (*above, path.resolve()))
+    except ConfigError as error:
+        raise ConfigError(f"{error} (named by `base:` in {origin})") from error
+    return merge(below, document, RunConfig)
+
+
+def _with_default_methods(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the `name` of a section with a choice of methods that leaves it at its default."""
+    values = json.loads(json.dumps(values))
+    for path, method in _choices():
+        section: Any = values
+        for part in path:
+            section = cast(dict[str, Any], section).get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and "name" not in section:
+            cast(dict[str, Any], section)["name"] = method
+    return values
+
+
+def _choices() -> Iterator[tuple[KeyPath, str]]:
+    for key in keys(RunConfig):
+        if len(key.sections) > 1 and not key.required:
+            default = key.field.get_default(call_default_factory=True)
+            if method := method_of(type(default)):
+                yield tuple(key.path.split(".")), method

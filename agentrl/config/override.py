@@ -1,0 +1,124 @@
+"""Overrides: `a.b=c` from a command line, or a mapping from Python, laid over a file."""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from agentrl.config.document import Document, KeyPath, Problem, parse_value
+from agentrl.config.schema import Key, lookup, plain, takes
+from agentrl.config.section import Section
+from agentrl.errors import ConfigError
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def merge(base: Document, top: Document, root: type[Section]) -> Document:
+    """Lay one document over another: mappings key by key, anything else as a whole.
+
+    A section that names another method than the one below it replaces it, so that no key of the
+    old method stays behind.
+    """
+    values = copy.deepcopy(base.values)
+    _merge_into(values, top.values, (), root)
+    return Document(values, {**base.origins, **top.origins}, (*base.problems, *top.problems))
+
+
+def apply(document: Document, overrides: Overrides, root: type[Section]) -> Document:
+    """Lay overrides over a document in their order; the last one wins."""
+    values, origins = copy.deepcopy(document.values), dict(document.origins)
+    problems = list(document.problems)
+    for key, value, origin in _pairs(overrides, root):
+        path = tuple(key.split("."))
+        if not all(path):
+            problems.append(Problem(origin, f"{key!r} has an empty part; write a.b=c"))
+            continue
+        section = values
+        for depth, part in enumerate(path[:-1]):
+            section = _enter(section, part, origins, path[: depth + 1])
+        if path[-1] == "name" and section.get("name") != value and _is_choice(path[:-1], root):
+            section.clear()
+        section[path[-1]] = value
+        origins = {known: o for known, o in origins.items() if known[: len(path)] != path}
+        origins[path] = origin
+    return Document(values, origins, tuple(problems))
+
+
+def _enter(
+    section: dict[str, Any], part: str, origins: Mapping[KeyPath, str], path: KeyPath
+) -> Any:
+    inner = section.get(part)
+    if isinstance(inner, list | tuple):
+        raise ConfigError(
+            f"{'.'.join(path)} is a list ({origins.get(path, 'set in the config')}) and one item "
+            "of it cannot be overridden; give the whole list, such as key=[1, 2]"
+        )
+    if not isinstance(inner, dict):
+        inner = section[part] = {}
+    return cast(dict[str, Any], inner)
+
+
+def _pairs(overrides: Overrides, root: type[Section]) -> list[tuple[str, Any, str]]:
+    if isinstance(overrides, Mapping):
+        return [(key, _checked(key, value), f"override {key}") for key, value in overrides.items()]
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides is {overrides!r}, wanted a list; write [{overrides!r}]")
+    return [_split(text, root) for text in overrides]
+
+
+def _split(text: str, root: type[Section]) -> tuple[str, Any, str]:
+    key, equals, raw = text.partition("=")
+    if not equals:
+        raise ConfigError(
+            f"{text!r} is no override: it has no '='; write key=value, such as run.steps=20"
+        )
+    key = key.strip()
+    try:
+        return key, _value(raw, lookup(root, key)), f"override {text}"
+    except ConfigError as error:
+        raise ConfigError(f"override {text}: {error}") from error
+
+
+def _value(raw: str, keys: Sequence[Key]) -> Any:
+    """Parse an override's value; where text is wanted, `1e3` and `no: really` are text."""
+    annotations = [key.field.annotation for key in keys]
+    wants_text = any(takes(annotation, str) for annotation in annotations)
+    try:
+        value = parse_value(raw)
+    except ConfigError:
+        if not wants_text:
+            raise
+        return raw
+    return raw if wants_text and value is not None and not isinstance(value, str) else value
+
+
+def _checked(key: str, value: object) -> Any:
+    """Return an override's value as plain data, so that it can be saved with the run."""
+    data = plain(value)
+    try:
+        json.dumps(data)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"override {key} is {value!r}, and a config holds only what YAML can hold; "
+            f"give text, numbers, lists and mappings"
+        ) from error
+    return data
+
+
+def _is_choice(path: KeyPath, root: type[Section]) -> bool:
+    """Whether the section at `path` is one method of several, chosen by `name`."""
+    return any(len(key.sections) > 1 for key in lookup(root, ".".join(path)))
+
+
+def _merge_into(
+    values: dict[str, Any], top: Mapping[str, Any], path: KeyPath, root: type[Section]
+) -> None:
+    if path and "name" in top and values.get("name") != top["name"] and _is_choice(path, root):
+        values.clear()
+    for name, item in top.items():
+        below = values.get(name)
+        if isinstance(item, dict) and isinstance(below, dict):
+            inner = cast(dict[str, Any], below)
+            _merge_into(inner, cast(dict[str, Any], item), (*path, str(name)), root)
+        else:
+            values[name] = copy.deepcopy(item)

@@ -1,0 +1,186 @@
+"""What is wrong with a config, in the words of the config: key, value, rule, way out."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from agentrl.config.document import Document, Problem
+from agentrl.config.schema import (
+    Key,
+    element_of,
+    keys,
+    method_of,
+    own_keys,
+    sections_of,
+    shown,
+    takes,
+    wanted,
+)
+from agentrl.config.section import Section
+from agentrl.errors import ConfigError
+
+
+def config_error(source: str, problems: Sequence[Problem]) -> ConfigError:
+    """Return one error that lists every problem with the place it stands at."""
+    lines = [f"{p.origin}: {p.text}" if p.origin else p.text for p in problems]
+    if len(lines) == 1:
+        return ConfigError(lines[0] if problems[0].origin else f"{source}: {lines[0]}")
+    return ConfigError("\n".join([f"{source}: {len(lines)} problems", *(f"  {x}" for x in lines)]))
+
+
+def unknown_key(path: str, sections: Sequence[type[Section]], root: type[Section]) -> str:
+    """Say that `path` is no key, what it may have meant, and what its section knows."""
+    above, _, name = path.rpartition(".")
+    known = sorted({key.name for section in sections for key in own_keys(section)})
+    near = [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, known, n=1)]
+    near = near or _elsewhere(path, root)
+    hint = f"did you mean {near[0]}? " if near else ""
+    where = f"Keys of {above}" if above else "Keys of a config"
+    if len(sections) == 1 and (method := method_of(sections[0])):
+        where += f" (name: {method})"
+    return f"{path} is not a key; {hint}{where}: {', '.join(known)}"
+
+
+def problems_of(error: ValidationError, document: Document, root: type[Section]) -> list[Problem]:
+    """Return every problem pydantic found, each key once, in the order of the keys."""
+    found: dict[tuple[str, ...], Problem] = {}
+    for details in error.errors(include_url=False):
+        loc = details["loc"]
+        place = _place(loc, root)
+        if details["type"] == "missing" and not place.parents_own:
+            # An item of a list of fixed length: what is wrong is the length of the list.
+            place = _place(loc[:-1], root)
+            text = _wrong_value(place, details["input"])
+        else:
+            text = _text(details, place, root)
+        tag = ("name",) if details["type"].startswith("union_tag") else ()
+        found.setdefault(place.path, Problem(document.origin((*place.path, *tag)), text))
+    return list(found.values())
+
+
+class _Place:
+    """Where in the schema an error is."""
+
+    def __init__(self, root: type[Section]) -> None:
+        self.path: tuple[str, ...] = ()
+        self.sections: tuple[type[Section], ...] = (root,)
+        """The sections whose key is meant; the methods to choose from at a choice."""
+        self.parents: tuple[type[Section], ...] = ()
+        self.key: Key | None = None
+        self.annotation: object = root
+        self.metadata: Sequence[object] = ()
+
+    @property
+    def parents_own(self) -> bool:
+        """Whether the path ends at a key of a section, and not at an item of a list."""
+        return self.key is not None and self.path[-1] == self.key.name
+
+    @property
+    def dotted(self) -> str:
+        """Return the path as the user writes it."""
+        return ".".join(self.path)
+
+
+def _place(loc: Sequence[int | str], root: type[Section]) -> _Place:
+    """Follow pydantic's location down the schema, leaving out the names of union members."""
+    place = _Place(root)
+    for part in loc:
+        chosen = [s for s in place.sections if len(place.sections) > 1 and method_of(s) == part]
+        if chosen:
+            place.sections = (chosen[0],)
+        elif place.sections:
+            every = [key for section in place.sections for key in own_keys(section)]
+            place.parents, place.path = place.sections, (*place.path, str(part))
+            place.key = next((key for key in every if key.name == part), None)
+            _enter(place, place.key.field.annotation if place.key else None)
+            place.metadata = place.key.field.metadata if place.key else ()
+        elif isinstance(part, int) or (place.key and takes(place.annotation, dict)):
+            place.path = (*place.path, str(part))
+            _enter(place, element_of(place.annotation))
+            place.metadata = ()
+    return place
+
+
+def _enter(place: _Place, annotation: object) -> None:
+    place.annotation = annotation
+    place.sections = sections_of(annotation)
+
+
+def _text(details: ErrorDetails, place: _Place, root: type[Section]) -> str:
+    kind, value = details["type"], details["input"]
+    match kind:
+        case "extra_forbidden":
+            return unknown_key(place.dotted, place.parents, root)
+        case "missing":
+            return _missing(place)
+        case "union_tag_invalid" | "union_tag_not_found":
+            return _unknown_method(place, cast(Mapping[str, Any], value).get("name"))
+        case _:
+            return _wrong_value(place, value)
+
+
+def _missing(place: _Place) -> str:
+    doc = f": {place.key.doc}" if place.key else ""
+    needed = [key.name for s in place.sections for key in own_keys(s) if key.required]
+    name = f"{place.dotted}.{needed[0]}" if needed else place.dotted
+    return f"{place.dotted} is missing{doc} Set it, such as `{name}: ...` or {name}=..."
+
+
+def _unknown_method(place: _Place, name: object) -> str:
+    known = [method_of(section) for section in place.sections]
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{place.dotted}.name is {shown(name)}, wanted one of {', '.join(known)}{hint}"
+
+
+def _wrong_value(place: _Place, value: object) -> str:
+    wants = wanted(place.annotation, place.metadata)
+    required = place.key is not None and place.key.required
+    hint = _hint(value, place.annotation, required=required)
+    return f"{place.dotted} is {shown(value)}, wanted {wants}{hint}{_doc(place)}"
+
+
+def _doc(place: _Place) -> str:
+    return f" ({place.key.name}: {place.key.doc})" if place.key and place.key.doc else ""
+
+
+def _hint(value: object, annotation: object, *, required: bool) -> str:
+    """Say how to write what was probably meant."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if takes(annotation, str) and (number or isinstance(value, bool)):
+        return f'; write it in quotes: "{shown(value)}"'
+    if takes(annotation, int) and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if takes(annotation, bool) and str(value).lower() in {"yes", "on", "1"}:
+        return "; write true"
+    if takes(annotation, bool) and str(value).lower() in {"no", "off", "0"}:
+        return "; write false"
+    if isinstance(value, str) and _is_number(value) and not takes(annotation, str):
+        return "; write it without quotes"
+    if value is None and not takes(annotation, NoneType) and not required:
+        return "; take the key out to get its default"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _elsewhere(path: str, root: type[Section]) -> list[str]:
+    """Find the same key in another section, or the whole path almost right."""
+    every = list(dict.fromkeys(key.path for key in keys(root)))
+    name = path.rpartition(".")[2]
+    same = [known for known in every if known.rpartition(".")[2] == name]
+    return same or list(_close(path, every))
+
+
+def _close(path: str, every: Sequence[str]) -> Iterator[str]:
+    yield from difflib.get_close_matches(path, every, n=1, cutoff=0.75)

@@ -1,0 +1,224 @@
+"""The schema of a config, as data: which keys there are, what each wants, what it means."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from agentrl.config.section import Section, is_tag, peeking
+
+BOUNDS: Mapping[type, tuple[str, str]] = {
+    Ge: ("ge", "at least"),
+    Gt: ("gt", "more than"),
+    Le: ("le", "at most"),
+    Lt: ("lt", "less than"),
+    MinLen: ("min_length", "a length of at least"),
+    MaxLen: ("max_length", "a length of at most"),
+}
+"""Attribute and words of each constraint."""
+
+WORDS: Mapping[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    NoneType: "null",
+    Any: "anything",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the schema."""
+
+    path: str
+    """Dotted, from the top of the config."""
+    field: FieldInfo
+    method: str = ""
+    """The `name` of the method whose section this key is in; empty where there is no choice."""
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def doc(self) -> str:
+        """Return what is written under the field, or under the section it holds, on one line."""
+        own = self.field.description
+        text = own or " ".join(first_line(section) for section in self.sections[:1])
+        return " ".join(text.split())
+
+    @property
+    def sections(self) -> tuple[type[Section], ...]:
+        """Return the section this key holds, one per method; empty for a plain value."""
+        return sections_of(self.field.annotation)
+
+    @property
+    def wants(self) -> str:
+        """Return in words which values are allowed."""
+        return wanted(self.field.annotation, self.field.metadata)
+
+    @property
+    def required(self) -> bool:
+        """Whether the config is wrong without it."""
+        return self.field.is_required()
+
+    @property
+    def default(self) -> str:
+        """Return the default as it would stand in a file, or `required`."""
+        if self.required:
+            return "required"
+        value = self.field.get_default(call_default_factory=True)
+        if isinstance(value, Section):
+            return method_of(type(value)) or "a section"
+        return shown(value)
+
+
+def keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
+    """Yield every key below `section`, each section before what is in it."""
+    for key in own_keys(section, prefix):
+        yield key
+        for inner in key.sections:
+            yield from keys(inner, f"{key.path}.")
+
+
+def own_keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
+    """Yield the keys of `section` itself."""
+    method = method_of(section)
+    for name, field in section.model_fields.items():
+        yield Key(prefix + name, field, method)
+
+
+def lookup(root: type[Section], path: str) -> tuple[Key, ...]:
+    """Return the keys that `path` can mean: several when two methods share a key, or none."""
+    found: tuple[Key, ...] = ()
+    sections: tuple[type[Section], ...] = (root,)
+    prefix = ""
+    for part in path.split("."):
+        every = [key for section in sections for key in own_keys(section, prefix)]
+        found = tuple(key for key in every if key.name == part)
+        sections = tuple(section for key in found for section in key.sections)
+        prefix += f"{part}."
+    return found
+
+
+def sections_of(annotation: object) -> tuple[type[Section], ...]:
+    """Return the section classes a value of this type may be."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return (annotation,)
+    if get_origin(annotation) is Annotated:
+        return sections_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(s for member in get_args(annotation) for s in sections_of(member))
+    return ()
+
+
+def method_of(section: type[Section]) -> str:
+    """Return the `name` that chooses this section among others, or nothing."""
+    for name, field in section.model_fields.items():
+        if is_tag(name, field):
+            return str(get_args(field.annotation)[0])
+    return ""
+
+
+def element_of(annotation: object) -> object:
+    """Return the type of what a list, tuple or mapping holds, and `Any` for anything else."""
+    inner = [a for a in get_args(annotation) if a is not Ellipsis and a is not NoneType]
+    if get_origin(annotation) in (Union, UnionType):
+        return element_of(inner[0]) if inner else Any
+    return inner[-1] if inner else Any
+
+
+def takes(annotation: object, kind: type) -> bool:
+    """Whether a value of `kind` is a member of this type, at its top level."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(takes(member, kind) for member in get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return takes(get_args(annotation)[0], kind)
+    if get_origin(annotation) is Literal:
+        return any(type(value) is kind for value in get_args(annotation))
+    return annotation is kind
+
+
+def wanted(annotation: object, metadata: Sequence[object] = ()) -> str:
+    """Return in words which values a type with these constraints allows."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return wanted(arguments[0], arguments[1:])
+    if sections := sections_of(annotation):
+        return _wanted_sections(annotation, sections)
+    if origin in (Union, UnionType):
+        # Constraints on `int | None` stand on the field and speak of the number.
+        words = [wanted(a, () if a is NoneType else metadata) for a in arguments]
+        return " or ".join(words)
+    if origin is Literal:
+        return "one of " + ", ".join(shown(value) for value in arguments)
+    if origin in (list, tuple):
+        return _wanted_list(arguments)
+    if origin is dict:
+        return "a mapping"
+    return ", ".join([WORDS.get(annotation, str(annotation)), *_constraints(metadata)])
+
+
+def _wanted_sections(annotation: object, sections: Sequence[type[Section]]) -> str:
+    methods = [method for section in sections if (method := method_of(section))]
+    words = f"a section, name one of {', '.join(methods)}" if methods else "a section"
+    return f"{words}, or null" if takes(annotation, NoneType) else words
+
+
+def _wanted_list(arguments: Sequence[object]) -> str:
+    if arguments[-1:] == (Ellipsis,):
+        return f"a list, each {wanted(arguments[0])}"
+    return f"a list of {len(arguments)}: {', '.join(wanted(argument) for argument in arguments)}"
+
+
+def _constraints(metadata: Sequence[object]) -> Iterator[str]:
+    for rule in metadata:
+        if type(rule) in BOUNDS:
+            attribute, words = BOUNDS[type(rule)]
+            yield f"{words} {shown(getattr(rule, attribute))}"
+        elif pattern := getattr(rule, "pattern", None):
+            yield f"that matches {pattern}"
+
+
+def first_line(section: type[Section]) -> str:
+    """Return the first line of a section's docstring."""
+    return (section.__doc__ or "").strip().partition("\n")[0]
+
+
+def plain(value: object) -> Any:
+    """Return a config, or a part of it, as mappings, lists, text and numbers; reads no key."""
+    match value:
+        case Section():
+            with peeking():
+                return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+        case Path():
+            return str(value)
+        case Mapping():
+            return {key: plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in cast(Sequence[Any], value)]
+        case _:
+            return value
+
+
+def shown(value: object) -> str:
+    """Return a value as it would stand in a config file, cut after 60 characters."""
+    if value is PydanticUndefined:
+        return "nothing"
+    text = json.dumps(plain(value), default=repr, ensure_ascii=False)
+    text = text[1:-1] if isinstance(value, str | Path) and _is_plain(text[1:-1]) else text
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_plain(text: str) -> bool:
+    """Whether text needs no quotes to be told from a number and from a sentence."""
+    return bool(text) and not text[0].isdigit() and all(c.isalnum() or c in "-_./:" for c in text)

@@ -1,0 +1,100 @@
+"""What this machine and this installation are, for the record of a run and for `agentrl doctor`."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "agentrl",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "gymnasium",
+    "reasoning-gym",
+    "numpy",
+    "pydantic",
+    "safetensors",
+)
+GIT_TIMEOUT_S = 5.0
+
+
+def environment() -> dict[str, Any]:
+    """Return what made a run: versions, machine, command and commit. Plain JSON."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": shlex.join(sys.argv),
+        "python": platform.python_version(),
+        "packages": versions(),
+        "machine": hardware(),
+        "git": git_state(Path.cwd()),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the version of every package that shapes a run, None for a missing one."""
+    return {name: version_of(name) for name in PACKAGES}
+
+
+def version_of(package: str) -> str | None:
+    """Return the installed version of a distribution, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Return system, cores this process may use, memory, and GPUs where torch is already loaded."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "system": platform.platform(),
+        "host": platform.node(),
+        "cores": usable_cores(),
+        "memory_bytes": pages * page_bytes,
+        "gpus": gpus() if "torch" in sys.modules else [],
+    }
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on, which in a container is not all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus() -> list[str]:
+    """Return the names of the CUDA devices. Imports torch."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Return the commit `folder` is at and whether files differ from it; None outside of git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(folder, "status", "--porcelain")
+    return {"commit": commit, "changed": bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

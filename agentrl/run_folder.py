@@ -1,0 +1,255 @@
+"""The folder of one run: who owns it, what made it, and where its parts lie.
+
+runs/NAME/
+  config.yaml        the complete config; a folder that has one holds a run
+  environment.json   versions and machine, one entry each time the run was started
+  metrics.jsonl      numbers per step
+  summary.json       evaluations, and seconds per phase
+  policy/            the first policy, a Hugging Face folder
+  checkpoints/       weights, optimiser and samplers
+  lock               held while a process works here
+"""
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self, cast
+
+from agentrl.atomic import write_json
+from agentrl.config.load import load_config, save_resolved
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import plain, shown
+from agentrl.config.section import peeking
+from agentrl.errors import ConfigError
+from agentrl.machine import environment
+
+__all__ = ["RunFolder", "write_json"]
+
+MAY_CHANGE = (
+    "run.steps",
+    "run.name",
+    "run.folder",
+    "run.checkpoint_every",
+    "run.keep_checkpoints",
+    "metrics.",
+    "evaluate.",
+)
+"""Keys a resumed run may change: how long it is, where it lies, and what is written about it."""
+
+LOCK_ATTEMPTS = 5
+LISTED_CHANGES = 8
+
+
+class RunFolder:
+    """A run's folder, held by this process until it is closed. Made by `open`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+
+    @property
+    def config(self) -> Path:
+        """Return where the complete config lies."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Return where versions and machine are recorded."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Return where the numbers per step lie."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """Return where the findings lie."""
+        return self.path / "summary.json"
+
+    @property
+    def policy(self) -> Path:
+        """Return the folder of the first policy."""
+        return self.path / "policy"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @classmethod
+    def open(cls, config: RunConfig, *, resume: bool) -> Self:
+        """Make or reopen the folder `run.folder`/`run.name`, lock it, and record what runs in it.
+
+        Raises `ConfigError`, and leaves everything as it was, if another process holds the folder,
+        if it holds a run and `resume` is off, if it holds none and `resume` is on, or if the run
+        in it had another config. The lock is the kernel's: it ends with its process, also by
+        `kill -9`.
+        """
+        with peeking():
+            path = config.run.folder / config.run.name
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        was_there = (path / "lock").exists()
+        try:
+            folder = cls(path, _lock(path))
+            try:
+                folder._begin(config, resume=resume)
+            except BaseException:
+                folder._release(keep_file=was_there)
+                raise
+        except BaseException as error:
+            for parent in made:
+                with suppress(OSError):
+                    parent.rmdir()
+            if isinstance(error, OSError):
+                raise ConfigError(
+                    f"{error.filename or path}: {error.strerror}; a run is kept in "
+                    "run.folder/run.name: choose a run.folder that can be written to"
+                ) from error
+            raise
+        return folder
+
+    def close(self) -> None:
+        """Let other processes have the folder. Idempotent."""
+        self._release(keep_file=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _begin(self, config: RunConfig, *, resume: bool) -> None:
+        """Check that this run may begin here, and write down what it is."""
+        is_run = self.config.exists()
+        if is_run and not resume:
+            raise ConfigError(
+                f"{self.path} holds a run already; go on with it by --resume (resume=True), or "
+                "choose another run.name"
+            )
+        if resume and not is_run:
+            raise ConfigError(
+                f"{self.path} holds no run to resume; start one without --resume, or check "
+                "run.folder and run.name"
+            )
+        if is_run:
+            self._check_same(config)
+            sessions = cast(list[Any], json.loads(self.environment.read_text()))
+            write_json(self.environment, [*sessions, environment()])
+            save_resolved(config, self.config)
+            return
+        self._check_empty()
+        try:
+            write_json(self.environment, [environment()])
+            # Last, because it is what makes the folder a run.
+            save_resolved(config, self.config)
+        except BaseException:
+            self.environment.unlink(missing_ok=True)
+            raise
+
+    def _check_empty(self) -> None:
+        ours = {"lock", self.environment.name}
+        names = sorted(f.name for f in self.path.iterdir() if f.name not in ours)
+        if strange := [name for name in names if not name.endswith(".partial")]:
+            raise ConfigError(
+                f"{self.path} holds {', '.join(strange[:LISTED_CHANGES])} and no run; a run starts "
+                "in a folder of its own: choose another run.name"
+            )
+
+    def _check_same(self, config: RunConfig) -> None:
+        was = dict(_flat(plain(load_config(self.config))))
+        now = dict(_flat(plain(config)))
+        changed = [
+            f"{key} was {_known(was, key)} and is {_known(now, key)}"
+            for key in sorted(was.keys() | now.keys())
+            if not (key in was and key in now and was[key] == now[key])
+            and not key.startswith(MAY_CHANGE)
+        ]
+        if changed:
+            more = len(changed) - LISTED_CHANGES
+            changed[LISTED_CHANGES:] = [f"and {more} more"] if more > 0 else []
+            raise ConfigError(
+                f"{self.path} holds a run of another config: {'; '.join(changed)}. Resume it with "
+                "the values it had, or choose another run.name"
+            )
+
+    def _release(self, *, keep_file: bool) -> None:
+        if self._lock is None:
+            return
+        if keep_file:
+            os.ftruncate(self._lock, 0)
+        else:
+            (self.path / "lock").unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+
+def _lock(path: Path) -> int:
+    """Return a descriptor that holds the folder's lock, making the folder."""
+    for _ in range(LOCK_ATTEMPTS):
+        path.mkdir(parents=True, exist_ok=True)
+        file = path / "lock"
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A run that failed to open may have removed the file between our open and our lock.
+            if not _is_same_file(descriptor, file):
+                os.close(descriptor)
+                continue
+            _sign(descriptor)
+        except BlockingIOError as error:
+            owner = _owner(descriptor)
+            os.close(descriptor)
+            raise ConfigError(
+                f"{path} is in use by {owner}; two runs cannot share a folder: choose another "
+                "run.name, or stop that one"
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+    raise ConfigError(
+        f"{path} was removed {LOCK_ATTEMPTS} times while it was being opened; another process is "
+        "cleaning it up: choose another run.name"
+    )
+
+
+def _sign(descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    owner = {"pid": os.getpid(), "host": platform.node()}
+    os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+
+
+def _owner(descriptor: int) -> str:
+    try:
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError):
+        return "another process, which is just starting"
+
+
+def _is_same_file(descriptor: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted key and value of every leaf."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(cast(dict[str, Any], value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _known(values: Mapping[str, object], key: str) -> str:
+    return shown(values[key]) if key in values else "not set"
