@@ -1,0 +1,44 @@
+"""Sandboxes: where model-written code runs.
+
+    sandbox = await open_session()          # shares one supervisor inside a run's scope
+    result = await sandbox.exec("1 + 1")    # ExecResult(status="ok", value="2", ...)
+    branch = await sandbox.fork()           # an independent copy, a millisecond later
+"""
+
+from agentrl.sandbox import Sandbox, SandboxSettings, sandbox_settings
+from agentrl.scope import shared
+from agentrl_sandbox.layers import Layer, layers
+from agentrl_sandbox.pool import ForkServerPool
+from agentrl_sandbox.session import Session
+
+__all__ = ["ForkServerPool", "Layer", "Session", "layers", "open_pool", "open_session"]
+
+
+def open_pool(settings: SandboxSettings) -> ForkServerPool:
+    """Return a pool; nothing is started before its first session.
+
+    `ConfigError` when bubblewrap is missing, or a bare process was not explicitly allowed.
+    """
+    return ForkServerPool(settings)
+
+
+async def open_session() -> Sandbox:
+    """Return a fresh session under the settings in force.
+
+    Inside a run's scope, sessions of equal settings share one pool, which the scope closes.
+    Outside, the session has a pool of its own and closes it when it and its forks are closed.
+    """
+    settings = sandbox_settings()
+
+    async def open_it() -> ForkServerPool:
+        return open_pool(settings)
+
+    pool = await shared(("sandbox", settings), open_it)
+    if pool is not None:
+        return await pool.open()
+    own = open_pool(settings)
+    try:
+        return await own.open(owns_pool=True)
+    except BaseException:
+        await own.close()
+        raise

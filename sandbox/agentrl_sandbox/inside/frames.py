@@ -1,0 +1,80 @@
+"""Frames: a length-prefixed JSON object and a blob. The one format of all three channels.
+
+Never pickle: what arrives was perhaps written by a model. Both lengths are capped, and a frame that
+breaks the format raises `FrameError`, which ends the channel.
+"""
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+HEADER = struct.Struct(">II")
+JSON_BYTES_MAX = 16 * 2**20
+BLOB_BYTES_MAX = 2**30
+START_S = 10.0
+"""How long an interpreter may take to start or to fork; both ends of a channel go by it."""
+
+
+class FrameError(Exception):
+    """The other side does not speak the protocol."""
+
+
+class Frame(NamedTuple):
+    """One message."""
+
+    body: dict[str, Any]
+    blob: bytes = b""
+
+
+def encode(body: dict[str, Any], blob: bytes = b"") -> bytes:
+    """Return the bytes of one frame; `FrameError` when it is over the caps."""
+    text = json.dumps(body, separators=(",", ":")).encode()
+    if len(text) > JSON_BYTES_MAX or len(blob) > BLOB_BYTES_MAX:
+        raise FrameError(
+            f"a frame of {len(text)} bytes of JSON and {len(blob)} of data is over the caps of "
+            f"{JSON_BYTES_MAX} and {BLOB_BYTES_MAX}; send less at once"
+        )
+    return HEADER.pack(len(text), len(blob)) + text + blob
+
+
+class Reader:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(
+        self, *, json_bytes_max: int = JSON_BYTES_MAX, blob_bytes_max: int = BLOB_BYTES_MAX
+    ) -> None:
+        self._buffer = bytearray()
+        self._json_max = json_bytes_max
+        self._blob_max = blob_bytes_max
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that `data` completes; `FrameError` at the first broken one."""
+        self._buffer += data
+        frames: list[Frame] = []
+        while (frame := self._next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def _next(self) -> Frame | None:
+        if len(self._buffer) < HEADER.size:
+            return None
+        text_bytes, blob_bytes = HEADER.unpack_from(self._buffer)
+        if text_bytes > self._json_max or blob_bytes > self._blob_max:
+            raise FrameError(f"a frame announces {text_bytes} + {blob_bytes} bytes, over the cap")
+        middle = HEADER.size + text_bytes
+        if len(self._buffer) < middle + blob_bytes:
+            return None
+        body = _parse(bytes(self._buffer[HEADER.size : middle]))
+        blob = bytes(self._buffer[middle : middle + blob_bytes])
+        del self._buffer[: middle + blob_bytes]
+        return Frame(body, blob)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a frame is not JSON: {type(error).__name__}") from error
+    if not isinstance(body, dict):
+        raise FrameError("a frame is not a JSON object")
+    return body

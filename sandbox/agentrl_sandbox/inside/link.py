@@ -1,0 +1,91 @@
+"""One end of a channel inside the event loop of the keeper: never blocks, in either direction."""
+
+import selectors
+import socket
+from collections.abc import Callable
+
+from agentrl_sandbox.inside.frames import Frame, FrameError, Reader
+
+_CHUNK_BYTES = 2**18
+
+
+class Link:
+    """Frames over a non-blocking socket; `on_end` is called once, with the reason."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        channel: socket.socket,
+        *,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[str], None],
+        reader: Reader | None = None,
+    ) -> None:
+        self._selector = selector
+        self.channel = channel
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._reader = reader or Reader()
+        self._out = bytearray()
+        self._open = True
+        channel.setblocking(False)
+        selector.register(channel, selectors.EVENT_READ, self.ready)
+
+    def send(self, data: bytes) -> None:
+        """Send now what the socket takes, and the rest when it takes more."""
+        if not self._open:
+            return
+        sent = 0
+        if not self._out:
+            try:
+                sent = self.channel.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._end(str(error))
+                return
+        if sent < len(data):
+            self._out += data[sent:]
+            self._selector.modify(
+                self.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, self.ready
+            )
+
+    def ready(self, events: int) -> None:
+        """Do what the selector says can be done."""
+        if not self._open:
+            return
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush()
+            if events & selectors.EVENT_READ:
+                self._receive()
+        except BlockingIOError:
+            return
+        except (OSError, FrameError) as error:
+            self._end(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Stop listening and close the socket. Idempotent."""
+        if self._open:
+            self._open = False
+            self._selector.unregister(self.channel)
+            self.channel.close()
+
+    def _flush(self) -> None:
+        del self._out[: self.channel.send(self._out)]
+        if not self._out:
+            self._selector.modify(self.channel, selectors.EVENT_READ, self.ready)
+
+    def _receive(self) -> None:
+        data = self.channel.recv(_CHUNK_BYTES)
+        if not data:
+            self._end("closed by the other side")
+            return
+        for frame in self._reader.feed(data):
+            if self._open:
+                self._on_frame(frame)
+
+    def _end(self, reason: str) -> None:
+        if self._open:
+            self.close()
+            self._on_end(reason)

@@ -1,0 +1,91 @@
+"""Ending a session's processes: all of them, also those that fled by a double fork.
+
+The trick: an interpreter adopts its orphans (a child subreaper) and the keeper adopts the
+interpreter's. So whatever is directly under the keeper and is no known interpreter is left over
+from a dead one.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Collection
+from resource import struct_rusage
+
+KILL_S = 5.0
+"""How long the kernel may take to end a killed process."""
+
+
+def parents() -> dict[int, int]:
+    """Return the parent of every process that can be seen."""
+    table: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        table[int(name)] = int(fields[1])
+    return table
+
+
+def descendants(root: int) -> set[int]:
+    """Return the processes below `root`, without it."""
+    table = parents()
+    found: set[int] = set()
+    frontier = {root}
+    while frontier:
+        frontier = {pid for pid, parent in table.items() if parent in frontier} - found
+        found |= frontier
+    return found
+
+
+def threads(pid: int) -> int:
+    """Return how many threads a process has, 0 when it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except FileNotFoundError:
+        return 0
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL, if there is somebody to get it."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def ended(pidfd: int, *, within_s: float) -> bool:
+    """Return whether a process ends within some time."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(within_s * 1000))
+
+
+def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
+    """Wait for the end of a process; its wait status and usage, None when it is not our child."""
+    if not ended(pidfd, within_s=KILL_S):
+        raise TimeoutError(f"process {pid} outlived SIGKILL by {KILL_S} s")
+    try:
+        _, status, usage = os.wait4(pid, 0)
+    except ChildProcessError:
+        return None, None
+    return status, usage
+
+
+def end_strays(known: Collection[int]) -> None:
+    """Kill and reap our children that are not `known`, until none is left."""
+    deadline_s = time.monotonic() + KILL_S
+    while strays := [p for p, up in parents().items() if up == os.getpid() and p not in known]:
+        for pid in strays:
+            kill(pid)
+        for pid in strays:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"processes {strays} outlived SIGKILL by {KILL_S} s")

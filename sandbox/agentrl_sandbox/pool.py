@@ -1,0 +1,173 @@
+"""A pool of sessions: one supervisor, started when first needed and again when it died.
+
+    pool.open() ── socket pair ──► supervisor forks a keeper ──► the session's own channel
+
+The supervisor only opens; everything else goes over a session's own channel, so sessions do not
+wait for each other. What the host holds of a session is a socket: when the host ends, however it
+ends, the sockets close and everything behind them ends.
+"""
+
+import asyncio
+import os
+import socket
+from dataclasses import asdict
+from functools import partial
+from typing import Self
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.channel import Channel
+from agentrl_sandbox.inside.frames import START_S, encode
+from agentrl_sandbox.launch import Launcher, Started, launcher, stop
+from agentrl_sandbox.session import GRACE_S, Family, Session
+
+END_S = 5.0
+"""How long a supervisor may take to end when its socket is closed, before it is killed."""
+_RETRY_S = 0.001
+
+
+class Supervisor:
+    """A running supervisor process and its control socket."""
+
+    def __init__(self, started: Started, control: socket.socket, channel: Channel) -> None:
+        self._started = started
+        self._control = control
+        self.channel = channel
+
+    @classmethod
+    async def start(cls, how: Launcher, settings: SandboxSettings) -> Self:
+        """Start one and wait until it can open sessions; `ConfigError` when it cannot start."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            started = how.start(theirs)
+        ours.setblocking(False)
+        control = ours.dup()
+        loop = asyncio.get_running_loop()
+        why = partial(_why_dead, started)
+        _, channel = await loop.create_connection(lambda: Channel(why), sock=ours)
+        supervisor = cls(started, control, channel)
+        config = {**asdict(settings.limits), "root": started.root, "isolated": how.isolated}
+        try:
+            await supervisor.send(encode(config))
+            await channel.greeting(START_S)
+        except SandboxError as error:
+            log = started.log() or str(error)
+            await supervisor.close()
+            raise ConfigError(how.explain(log)) from error
+        except BaseException:
+            await supervisor.close()
+            raise
+        return supervisor
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still open sessions."""
+        return not self.channel.ended
+
+    async def send(self, data: bytes, fd: int | None = None) -> None:
+        """Send a frame, with a descriptor when there is one."""
+        fds = [] if fd is None else [fd]
+        deadline_s = asyncio.get_running_loop().time() + GRACE_S
+        while data:
+            try:
+                sent = socket.send_fds(self._control, [data], fds)
+            except BlockingIOError:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise SandboxError("the sandbox supervisor does not listen") from None
+                await asyncio.sleep(_RETRY_S)
+                continue
+            except OSError as error:
+                raise SandboxError(f"the sandbox supervisor is gone: {error}") from error
+            data, fds = data[sent:], []
+
+    async def close(self) -> None:
+        """End it and everything behind it, and wait for the end."""
+        self.channel.close()
+        self._control.close()
+        process = self._started.process
+        if not await _ended(process.pid, END_S):
+            stop(process)
+            await _ended(process.pid, END_S)
+        process.wait(END_S)
+        self._started.release()
+
+
+class ForkServerPool:
+    """A `SandboxPool` whose sessions are forks of one supervisor."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._launcher = launcher(settings)
+        self._supervisor: Supervisor | None = None
+        self._starting = asyncio.Lock()
+        self._families: set[Family] = set()
+        self._closed = False
+
+    async def open(self, *, owns_pool: bool = False) -> Session:
+        """Return a fresh session; with `owns_pool` the pool is closed with the session.
+
+        `ConfigError` when this machine cannot isolate sessions as configured, `SandboxError` when
+        the supervisor dies meanwhile.
+        """
+        supervisor = await self._running()
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        why = "the sandbox's keeper ended; the session is lost, open another one"
+        _, channel = await loop.create_connection(lambda: Channel(lambda: why), sock=ours)
+        try:
+            with theirs:
+                await supervisor.send(encode({"op": "open"}), theirs.fileno())
+            greeting = await channel.greeting(START_S + GRACE_S)
+        except BaseException:
+            channel.close()
+            raise
+        if "refused" in greeting:
+            channel.close()
+            raise ConfigError(self._launcher.explain(greeting["refused"]))
+        family = Family(channel, self._settings.limits)
+        self._families = {f for f in self._families if not f.channel.ended} | {family}
+        return Session(family, greeting["session"], on_close=self.close if owns_pool else None)
+
+    async def close(self) -> None:
+        """Close every session and stop the supervisor. Idempotent."""
+        self._closed = True
+        async with self._starting:
+            supervisor, self._supervisor = self._supervisor, None
+            for family in self._families:
+                family.channel.close()
+            self._families.clear()
+            if supervisor is not None:
+                await asyncio.shield(supervisor.close())
+
+    async def _running(self) -> Supervisor:
+        async with self._starting:
+            if self._closed:
+                raise SandboxError("this sandbox pool is closed; open another one")
+            if self._supervisor is not None and not self._supervisor.alive:
+                dead, self._supervisor = self._supervisor, None
+                await dead.close()
+            if self._supervisor is None:
+                self._supervisor = await Supervisor.start(self._launcher, self._settings)
+            return self._supervisor
+
+
+def _why_dead(started: Started) -> str:
+    log = started.log()
+    return "the sandbox supervisor ended" + (f": {log}" if log else "")
+
+
+async def _ended(pid: int, within_s: float) -> bool:
+    """Return whether our child process ends within some time, without reaping it."""
+    loop = asyncio.get_running_loop()
+    end: asyncio.Future[None] = loop.create_future()
+    pidfd = os.pidfd_open(pid)
+    loop.add_reader(pidfd, lambda: end.done() or end.set_result(None))
+    try:
+        async with asyncio.timeout(within_s):
+            await end
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    return True
