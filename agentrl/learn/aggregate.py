@@ -1,0 +1,53 @@
+"""How token losses become one number. Denominators are those of the whole optimiser step."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an optimiser step divides by: sampled tokens, and sequences that have any.
+
+    Counted over all its micro-batches and before anything is rejected: dividing by the survivors
+    would weigh them more, and dividing per micro-batch would make the result depend on the split.
+    """
+
+    tokens: int
+    sequences: int
+
+    @classmethod
+    def of(cls, sampled_tokens: Iterable[int]) -> "Counts":
+        """Return the counts of sequences with so many sampled tokens each."""
+        kept = [n for n in sampled_tokens if n]
+        return cls(sum(kept), len(kept))
+
+
+def aggregate(
+    losses: Float[Tensor, "rows width"],
+    mask: Bool[Tensor, "rows width"],
+    *,
+    how: Aggregation,
+    counts: Counts,
+) -> Float[Tensor, ""]:
+    """Return this micro-batch's share of the loss; the shares of a step add up to its loss.
+
+    `mask` is the original one, whatever was rejected: a rejected token is a loss of 0 under it.
+    Losses off the mask may hold anything, NaN too. A sequence without sampled tokens adds nothing
+    and is in no count.
+    """
+    sums = torch.where(mask, losses, 0.0).sum(dim=-1)
+    match how:
+        case "token-mean":
+            return sums.sum() / max(counts.tokens, 1)
+        case "seq-mean-token-sum":
+            return sums.sum() / max(counts.sequences, 1)
+        case "seq-mean-token-mean":
+            means = sums / mask.sum(dim=-1).clamp(min=1)
+            return means.sum() / max(counts.sequences, 1)

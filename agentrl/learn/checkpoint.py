@@ -1,0 +1,265 @@
+"""Checkpoints: a Hugging Face model folder that also holds what a run needs to go on.
+
+    step-000020/
+      config.json model.safetensors tokenizer.json ...   the policy, as any tool can load it
+      optimizer.safetensors                              moments and step counts by parameter name
+      state.json                                         counters, random states, samplers
+      manifest.json                                      every file's size and SHA-256, the model
+
+A checkpoint appears whole or not at all: it is written beside its place, synced, and renamed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.randomness import random_state, set_random_state
+from agentrl.learn.trainer import Trainer
+
+FORMAT = 1
+"""Of the folder; raised when an older reader would misread it."""
+
+_NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures"}
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+class TokenizerFiles(Protocol):
+    """A tokenizer that can write its files into a folder."""
+
+    def save_pretrained(self, save_directory: Path) -> Any:
+        """Write them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a checkpoint holds besides what `load` put into the trainer."""
+
+    step: int
+    samplers: Mapping[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoints:
+    """The checkpoints of one run. Only the run writes into `folder`."""
+
+    folder: Path
+    keep: int
+    tokenizer: TokenizerFiles
+
+    def save(self, trainer: Trainer, *, position: int) -> Path:
+        """Write a checkpoint of the trainer and of the task sampler's position."""
+        return save(
+            self.folder,
+            step=trainer.version,
+            trainer=trainer,
+            samplers={"tasks": {"position": position}},
+            tokenizer=self.tokenizer,
+            keep=self.keep,
+        )
+
+    def restore(self, trainer: Trainer) -> int:
+        """Load the newest checkpoint, if there is one; return the task sampler's position."""
+        newest = latest(self.folder)
+        if newest is None:
+            return 0
+        return int(load(newest, trainer).samplers["tasks"]["position"])
+
+
+def save(
+    folder: Path,
+    *,
+    step: int,
+    trainer: Trainer,
+    samplers: Mapping[str, Any],
+    tokenizer: TokenizerFiles | None,
+    keep: int,
+) -> Path:
+    """Write the checkpoint of `step` into `folder`, drop all but the newest `keep`, return it.
+
+    `samplers` must be JSON. Raises `LearnError` if it cannot be written, on a full disk for
+    example; then nothing of it is left and the older checkpoints are as they were.
+    """
+    final = folder / f"step-{step:06d}"
+    partial = folder / f".{final.name}.partial"
+    with _or_nothing(partial, final):
+        partial.mkdir(parents=True)
+        trainer.model.save_pretrained(partial)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(partial)
+        save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
+        state = {
+            "step": step,
+            "version": trainer.version,
+            "updates": trainer.optimizer.updates,
+            "random": random_state(),
+            "samplers": samplers,
+        }
+        _write_json(partial / "state.json", state)
+        _write_json(partial / "manifest.json", _manifest(partial, trainer.model))
+        _sync(partial)
+        _replace(partial, final)
+    for old in _checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """Return the checkpoint with the highest step in `folder`, or None."""
+    _recover(folder)
+    found = _checkpoints(folder)
+    return found[-1] if found else None
+
+
+def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
+    """Put a checkpoint into a trainer and into the process's random states; return the rest.
+
+    Everything is read and checked first, so a failure leaves the trainer as it was. Raises
+    `LearnError` for a damaged checkpoint, and `ConfigError` for one of another model, naming the
+    first key that differs.
+    """
+    manifest = _read_json(checkpoint / "manifest.json")
+    _check_files(checkpoint, manifest)
+    _check_model(checkpoint, manifest["model"], _identity(trainer.model))
+    state = _read_json(checkpoint / "state.json")
+    moments = load_file(checkpoint / "optimizer.safetensors")
+    loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
+    trainer.model.load_state_dict(loaded.state_dict())
+    trainer.optimizer.load_state(moments, updates=state["updates"])
+    trainer.version = state["version"]
+    set_random_state(state["random"])
+    return Checkpoint(step=state["step"], samplers=state["samplers"])
+
+
+@contextmanager
+def _or_nothing(partial: Path, final: Path) -> Generator[None]:
+    _recover(final.parent)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise LearnError(
+            f"the checkpoint {final} could not be written: {error}; older ones are as they were. "
+            "Make room on the disk, or point run.folder elsewhere, and resume the run"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _replace(partial: Path, final: Path) -> None:
+    """Put `partial` in the place of `final`, which may exist; `_recover` mends a crash within."""
+    replaced = final.with_name(f".{final.name}.replaced")
+    if final.exists():
+        final.rename(replaced)
+    partial.rename(final)
+    _sync_one(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _recover(folder: Path) -> None:
+    for replaced in folder.glob(".step-*.replaced"):
+        final = replaced.with_name(replaced.name[1:].removesuffix(".replaced"))
+        if final.exists():
+            shutil.rmtree(replaced)
+        else:
+            replaced.rename(final)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return complete checkpoints by rising step."""
+    steps = {int(m[1]): p for p in folder.glob("step-*") if (m := _NAME.fullmatch(p.name))}
+    return [steps[step] for step in sorted(steps)]
+
+
+def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.contiguous() for name, value in state.items()}
+
+
+def _manifest(folder: Path, model: PreTrainedModel) -> dict[str, Any]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        "format": FORMAT,
+        "model": _identity(model),
+        "files": {str(path.relative_to(folder)): _fingerprint(path) for path in files},
+    }
+
+
+def _identity(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what two models must share for one to take the other's checkpoint, as plain JSON."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in _NO_IDENTITY}
+    shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
+    return json.loads(json.dumps({"config": config, "shapes": shapes}, default=str))
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
+    if manifest.get("format") != FORMAT:
+        raise LearnError(
+            f"{checkpoint} has format {manifest.get('format')!r}, and this version reads {FORMAT}; "
+            "use the version of agentrl that wrote it"
+        )
+    for name, wanted in manifest["files"].items():
+        path = checkpoint / name
+        found = _fingerprint(path) if path.is_file() else None
+        if found != wanted:
+            raise LearnError(
+                f"{path} is damaged: {found} where the manifest has {wanted}; remove "
+                f"{checkpoint.name} to resume from the checkpoint before it"
+            )
+
+
+def _check_model(checkpoint: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    for part in ("config", "shapes"):
+        for key in sorted(theirs[part].keys() | ours[part].keys()):
+            if theirs[part].get(key) != ours[part].get(key):
+                raise ConfigError(
+                    f"{checkpoint} is of another model: {part} {key!r} is "
+                    f"{theirs[part].get(key)!r} there and {ours[part].get(key)!r} here; resume "
+                    "with the config the run was started with, or start a new run"
+                )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LearnError(
+            f"{path} is damaged: {error}; remove {path.parent.name} to resume from the checkpoint "
+            "before it"
+        ) from error
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        _sync_one(path)
+    _sync_one(folder)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

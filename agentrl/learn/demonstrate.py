@@ -1,0 +1,98 @@
+"""Conversations become demonstrations: those of a gold player, and a user's own recordings."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from agentrl.env import Action, ToolSchema
+from agentrl.errors import ConfigError
+from agentrl.gold import GoldEpisode
+from agentrl.learn.recording import AssistantSaid, Recording
+from agentrl.learn.warmstart import Demonstration
+from agentrl.message import Message
+from agentrl.rollout.episode import Chat
+
+
+class WritingChat(Chat, Protocol):
+    """A chat format that can also write what the policy would have sampled."""
+
+    def write(self, action: Action) -> tuple[int, ...]:
+        """Return an action as the tokens of a turn, with the one that ends it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A conversation by turns: what the agent did, and what it was answered each time."""
+
+    name: str
+    """For error messages."""
+    opening: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    turns: tuple[tuple[Action, tuple[Message, ...]], ...]
+
+    @classmethod
+    def of_gold(cls, episode: GoldEpisode) -> Self:
+        """Return what a gold player did. It may have been stopped before the last answer."""
+        replies = [reply.messages for reply in episode.replies]
+        replies += [()] * (len(episode.actions) - len(replies))
+        return cls(
+            name=f"the gold episode of task {episode.task.id!r}",
+            opening=episode.opening.messages,
+            tools=episode.opening.tools or (),
+            turns=tuple(zip(episode.actions, replies, strict=True)),
+        )
+
+    @classmethod
+    def of_recording(cls, recording: Recording, name: str) -> Self:
+        """Return a recorded conversation; what comes before the first action is the opening."""
+        opening: list[Message] = []
+        turns: list[tuple[Action, tuple[Message, ...]]] = []
+        for said in recording.messages:
+            message = said.message
+            if isinstance(said, AssistantSaid):
+                turns.append((Action(said.content, message.tool_calls), ()))
+            elif turns:
+                action, answers = turns[-1]
+                turns[-1] = (action, (*answers, message))
+            else:
+                opening.append(message)
+        return cls(
+            name=name, opening=tuple(opening), tools=tuple(recording.tools), turns=tuple(turns)
+        )
+
+
+def demonstrations(
+    conversations: Iterable[Conversation], chat: WritingChat, *, context_tokens: int
+) -> list[Demonstration]:
+    """Return one demonstration per conversation: the actions are learnt, the rest is read.
+
+    What follows the last action is left out. Raises `ConfigError` for a conversation that does not
+    fit the context.
+    """
+    return [_demonstration(c, chat, context_tokens=context_tokens) for c in conversations]
+
+
+def _demonstration(
+    conversation: Conversation, chat: WritingChat, *, context_tokens: int
+) -> Demonstration:
+    token_ids: list[int] = []
+    mask: list[bool] = []
+
+    def extend(tokens: tuple[int, ...], *, learnt: bool) -> None:
+        token_ids.extend(tokens)
+        mask.extend([learnt] * len(tokens))
+
+    for segment in chat.opening(conversation.opening, conversation.tools):
+        extend(segment.token_ids, learnt=False)
+    for number, (action, answers) in enumerate(conversation.turns, start=1):
+        extend(chat.write(action), learnt=True)
+        if number < len(conversation.turns):
+            for segment in chat.reply(answers, ended=True):
+                extend(segment.token_ids, learnt=False)
+    if len(token_ids) > context_tokens:
+        raise ConfigError(
+            f"{conversation.name} is {len(token_ids)} tokens long, and "
+            f"engine.context_tokens={context_tokens} allows fewer; raise it or leave this one out"
+        )
+    return Demonstration(tuple(token_ids), tuple(mask))

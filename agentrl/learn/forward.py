@@ -1,0 +1,97 @@
+"""Log-probs of the policy on chosen positions, computing the language-model head only there."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from agentrl.learn.batch import Tokens
+
+LOGIT_TRANSFORMS = {
+    "final_logit_softcapping": None,
+    "logit_scale": 1.0,
+    "logits_scaling": 1.0,
+    "logits_scale": 1.0,
+    "lm_head_multiplier": 1.0,
+    "output_multiplier": 1.0,
+}
+"""Config attributes of models that change logits after the head, with the value that does not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """What the policy says about the chosen tokens, under the sampling temperature, in nats."""
+
+    logprobs: Float[Tensor, "rows width"]
+    """0 off the mask; carries gradient unless gradients are off."""
+    entropies: Float[Tensor, "rows width"]
+    """Of the whole vocabulary where each token was chosen; 0 off the mask; detached."""
+
+
+def score(
+    model: PreTrainedModel, tokens: Tokens, *, temperature: float, head_at_positions: bool
+) -> Scores:
+    """Return the log-prob of every target under the mask, in float32.
+
+    Padding is on the right and attention is causal, so no attention mask is passed: what stands
+    left of the padding cannot see it, and attention takes its fastest path. With
+    `head_at_positions` the head runs on the masked positions only; see `head_is_plain`.
+    """
+    if head_at_positions:
+        logits = _head(model)(_hidden(model, tokens.inputs)[tokens.mask])
+    else:
+        logits = model(input_ids=tokens.inputs, use_cache=False).logits[tokens.mask]
+    logits = logits.float() / temperature
+    chosen = -cross_entropy(logits, tokens.targets[tokens.mask], reduction="none")
+    return Scores(
+        logprobs=_spread(chosen, tokens),
+        entropies=_spread(_entropy(logits.detach()), tokens),
+    )
+
+
+def head_is_plain(model: PreTrainedModel) -> bool:
+    """Return whether logits are the head applied to the decoder's last hidden state, as they are.
+
+    False for models that scale or cap their logits afterwards, by what their config says and by
+    trying a few tokens. Those take the full forward pass, which is slower and always right.
+    """
+    config = model.config.get_text_config()
+    for name, neutral in LOGIT_TRANSFORMS.items():
+        if getattr(config, name, None) not in (None, neutral):
+            return False
+    if model.get_output_embeddings() is None:
+        return False
+    ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
+    with torch.no_grad():
+        hidden = _decoder(model)(input_ids=ids, use_cache=False)
+        state = getattr(hidden, "last_hidden_state", None)
+        if state is None:
+            return False
+        full = model(input_ids=ids, use_cache=False).logits
+        return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
+
+
+def _hidden(model: PreTrainedModel, inputs: Tensor) -> Tensor:
+    return _decoder(model)(input_ids=inputs, use_cache=False).last_hidden_state
+
+
+def _decoder(model: PreTrainedModel) -> Any:
+    return model.get_decoder() or model.base_model
+
+
+def _head(model: PreTrainedModel) -> Any:
+    return model.get_output_embeddings()
+
+
+def _entropy(logits: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chosen"]:
+    # entr is 0 at probability 0, where p log p would be 0 x -inf.
+    return torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
+
+
+def _spread(chosen: Float[Tensor, " chosen"], tokens: Tokens) -> Float[Tensor, "rows width"]:
+    block = torch.zeros(tokens.mask.shape, dtype=chosen.dtype, device=chosen.device)
+    return block.masked_scatter(tokens.mask, chosen)

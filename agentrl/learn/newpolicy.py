@@ -1,0 +1,86 @@
+"""Where a model comes from: a small new one with random weights, or a Hugging Face folder."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from agentrl.config.run import MakePolicySection
+from agentrl.errors import ConfigError
+
+
+def make_model(
+    section: MakePolicySection,
+    *,
+    vocab_size: int,
+    eos_token_id: int,
+    pad_token_id: int,
+    context_tokens: int,
+    seed: int,
+) -> Qwen3ForCausalLM:
+    """Return a Qwen3 with random weights: the same ones for the same arguments.
+
+    `vocab_size` is that of the tokenizer, which may be smaller than the section's upper bound. The
+    caller's random state is left as it was.
+    """
+    if section.heads % section.kv_heads:
+        raise ConfigError(
+            f"policy.make.heads={section.heads} is no multiple of kv_heads={section.kv_heads}; "
+            "every key-value head serves the same number of heads"
+        )
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=section.hidden_size,
+        num_hidden_layers=section.layers,
+        num_attention_heads=section.heads,
+        num_key_value_heads=section.kv_heads,
+        head_dim=section.head_dim,
+        intermediate_size=section.intermediate_size,
+        max_position_embeddings=context_tokens,
+        tie_word_embeddings=section.tie_embeddings,
+        eos_token_id=eos_token_id,
+        pad_token_id=pad_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def load_model(
+    path: str | Path, *, dtype: Literal["float32", "bfloat16"], device: str
+) -> PreTrainedModel:
+    """Return the causal language model of a Hugging Face folder or hub name, on `device`.
+
+    Raises `ConfigError` if there is none, or none that can be read.
+    """
+    model = _from_pretrained(
+        AutoModelForCausalLM, path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+    )
+    return model.to(device)
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a Hugging Face folder or hub name.
+
+    Raises `ConfigError` if there is none, or none that can be read.
+    """
+    return _from_pretrained(AutoTokenizer, path)
+
+
+def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(path, **options)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"policy.path={str(path)!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
+            "Face folder with config.json, *.safetensors and a tokenizer, or the name of a model"
+        ) from error

@@ -1,0 +1,86 @@
+"""The loss of one micro-batch: correction x clipped loss, aggregated; and what was seen."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.config.learn import LearnSection
+from agentrl.learn.aggregate import Aggregation, Counts, aggregate
+from agentrl.learn.batch import MicroBatch
+from agentrl.learn.correction import Weights, known, log_ratio
+from agentrl.learn.forward import score
+from agentrl.learn.loss import LOG_RATIO_LIMIT, PolicyTokens
+from agentrl.learn.methods import correction_of, loss_of, needs_of
+from agentrl.learn.tally import Tally
+
+
+class PolicyGradient:
+    """The three policies of a micro-batch and the loss they make. Holds no state of its own."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: LearnSection,
+        *,
+        temperature: float,
+        head_at_positions: bool,
+    ) -> None:
+        self._model = model
+        self._temperature = temperature
+        self._head_at_positions = head_at_positions
+        self._loss = loss_of(config.loss)
+        self._correction = correction_of(config.correction)
+        self._is_decoupled = "proximal logprobs" in needs_of(config)
+        self._how: Aggregation = config.aggregation
+
+    def loss(
+        self, batch: MicroBatch, *, counts: Counts, tally: Tally, measure_gap: bool
+    ) -> Float[Tensor, ""]:
+        """Return this micro-batch's share of the loss of its optimiser step.
+
+        Without proximal log-probs in the batch the current policy stands for the proximal one,
+        detached. `measure_gap` says that the current weights are those at batch start, so that
+        they may be compared with the engine even where nothing else stands for them.
+        """
+        scores = score(
+            self._model,
+            batch.tokens,
+            temperature=self._temperature,
+            head_at_positions=self._head_at_positions,
+        )
+        start = scores.logprobs.detach() if batch.proximal is None else batch.proximal
+        gaps = log_ratio(start, batch.behaviour, batch.mask)
+        weights = self._correction(gaps, batch.mask)
+        anchor = start if self._is_decoupled else known(batch.behaviour, instead=start)
+        tokens = self._loss(
+            PolicyTokens(
+                logprobs=scores.logprobs,
+                proximal=anchor,
+                advantages=batch.advantages,
+                mask=batch.mask,
+            )
+        )
+        loss = aggregate(weights.applied * tokens.losses, batch.mask, how=self._how, counts=counts)
+        tally.mean("ratio/clip_fraction", tokens.clipped[batch.mask].float())
+        tally.mean("entropy", scores.entropies[batch.mask])
+        if measure_gap or batch.proximal is not None:
+            _observe_gap(tally, batch, gaps=gaps, weights=weights)
+        return loss
+
+
+def _observe_gap(
+    tally: Tally, batch: MicroBatch, *, gaps: Float[Tensor, "rows width"], weights: Weights
+) -> None:
+    mask = batch.mask
+    d = gaps[mask]
+    tally.mean("engine_gap/mean_abs", d.abs())
+    tally.peak("engine_gap/max", d.abs())
+    tally.mean("engine_gap/kl_k1", -d)
+    cut = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    tally.mean("engine_gap/kl", torch.expm1(cut) - cut)
+    tally.mean("engine_gap/nonfinite", (~batch.behaviour[mask].isfinite()).float())
+    raw, applied = weights.raw[mask], weights.applied[mask]
+    tally.mean("tis/weight", raw)
+    tally.mean("tis/weight_squared", raw.square())
+    tally.mean("tis/clipped_fraction", (applied < raw).float())

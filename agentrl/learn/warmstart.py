@@ -1,0 +1,183 @@
+"""Supervised training on demonstrations: RL teaches nothing to a policy that never succeeds."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy import ndarray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.config.run import WarmstartSection
+from agentrl.errors import LearnError
+from agentrl.learn.aggregate import Counts, aggregate
+from agentrl.learn.batch import forward_tokens, plan, tokens_of
+from agentrl.learn.forward import head_is_plain, score
+from agentrl.seeds import derive
+
+BETAS = (0.9, 0.98)
+"""A short memory of squared gradients: a warm start is a few hundred steps long."""
+DECAY_FRACTION = 0.3
+"""The learning rate falls over this last part of the steps."""
+
+OnStep = Callable[[int, float, int], None]
+"""Called after each step with its number (from 1), its loss in nats per token, and its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One conversation as tokens; the policy learns to say what is under the mask."""
+
+    token_ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.mask):
+            raise ValueError(
+                f"a demonstration has {len(self.token_ids)} tokens and a mask of {len(self.mask)}; "
+                "give one of each per token"
+            )
+        if not any(self.mask) or self.mask[0]:
+            raise ValueError(
+                "a demonstration needs a prompt and something to learn after it: its mask has "
+                f"{sum(self.mask)} tokens and {'begins' if any(self.mask) else 'does not begin'} "
+                "with the first one"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmstartSummary:
+    """What a warm start did."""
+
+    steps: int
+    trained_tokens: int
+    first_loss: float
+    last_loss: float
+    """Mean over the last tenth of the steps, in nats per token."""
+
+
+def warmstart(
+    model: PreTrainedModel,
+    demonstrations: Sequence[Demonstration],
+    section: WarmstartSection,
+    *,
+    seed: int,
+    micro_batch_tokens: int = 8192,
+    on_step: OnStep = lambda step, loss, tokens: None,
+) -> WarmstartSummary:
+    """Train `model` in place on the tokens under the masks; the same result for the same seed.
+
+    AdamW with linear warm-up, a constant rate, and a linear fall over the last 30 % of the steps
+    to `final_learning_rate_fraction`. The loss is a mean over all trained tokens of a step,
+    however they are split. Raises `LearnError` if a gradient is not finite.
+    """
+    if not demonstrations:
+        raise LearnError(
+            "there is nothing to warm up on: no demonstrations; check warmstart.demonstrations and "
+            "warmstart.recordings, or remove the warmstart section"
+        )
+    rows = [_Row.of(demonstration) for demonstration in demonstrations]
+    supervised = _Supervised(model.eval(), section, micro_batch_tokens)
+    losses: list[float] = []
+    trained = 0
+    for step, chosen in enumerate(_choices(len(rows), section, seed=seed), start=1):
+        loss, tokens = supervised.step(step, [rows[i] for i in chosen])
+        losses.append(loss)
+        trained += tokens
+        on_step(step, loss, tokens)
+    last = losses[-math.ceil(len(losses) / 10) :]
+    return WarmstartSummary(
+        steps=len(losses),
+        trained_tokens=trained,
+        first_loss=losses[0],
+        last_loss=sum(last) / len(last),
+    )
+
+
+def learning_rate(step: int, section: WarmstartSection) -> float:
+    """Return the rate of the `step`-th step, counted from 1."""
+    rate = section.learning_rate
+    if step <= section.warmup_steps:
+        return rate * step / section.warmup_steps
+    decay_steps = section.steps * DECAY_FRACTION
+    left = (section.steps - step) / decay_steps
+    final = section.final_learning_rate_fraction
+    return rate * (final + (1 - final) * min(1.0, left))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+
+    @classmethod
+    def of(cls, demonstration: Demonstration) -> "_Row":
+        return cls(
+            np.asarray(demonstration.token_ids, dtype=np.int64),
+            np.asarray(demonstration.mask, dtype=bool),
+        )
+
+
+class _Supervised:
+    """The model and its optimiser during a warm start."""
+
+    def __init__(
+        self, model: PreTrainedModel, section: WarmstartSection, limit_tokens: int
+    ) -> None:
+        self._model = model
+        self._section = section
+        self._limit_tokens = limit_tokens
+        self._head_at_positions = head_is_plain(model)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._adamw = torch.optim.AdamW(
+            self._parameters,
+            lr=section.learning_rate,
+            betas=BETAS,
+            weight_decay=section.weight_decay,
+            fused=True,
+        )
+
+    def step(self, step: int, rows: Sequence[_Row]) -> tuple[float, int]:
+        """Take one optimiser step; return its loss and how many tokens it trained."""
+        counts = Counts.of(int(row.mask.sum()) for row in rows)
+        widths = [forward_tokens(row.mask) for row in rows]
+        total = torch.zeros((), device=self._model.device)
+        for indices in plan(widths, limit_tokens=self._limit_tokens):
+            loss = self._loss([rows[i] for i in indices], counts)
+            loss.backward()
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._section.max_grad_norm)
+        if not norm.isfinite():
+            raise LearnError(
+                f"the gradient norm of warm-start step {step} is {float(norm)}; "
+                f"lower warmstart.learning_rate={self._section.learning_rate}"
+            )
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate(step, self._section)
+        self._adamw.step()
+        self._adamw.zero_grad(set_to_none=True)
+        return float(total), counts.tokens
+
+    def _loss(self, rows: Sequence[_Row], counts: Counts) -> Tensor:
+        tokens = tokens_of([(row.token_ids, row.mask) for row in rows], device=self._model.device)
+        scores = score(
+            self._model, tokens, temperature=1.0, head_at_positions=self._head_at_positions
+        )
+        return aggregate(-scores.logprobs, tokens.mask, how="token-mean", counts=counts)
+
+
+def _choices(rows: int, section: WarmstartSection, *, seed: int) -> Iterator[ndarray]:
+    """Yield the rows of each step: every row once before any comes again."""
+    order = np.empty(0, dtype=np.int64)
+    epoch = 0
+    for _ in range(section.steps):
+        while len(order) < min(section.batch_size, rows):
+            shuffled = np.random.default_rng(derive(seed, "warmstart", epoch)).permutation(rows)
+            order = np.concatenate([order, shuffled])
+            epoch += 1
+        take = min(section.batch_size, rows)
+        yield order[:take]
+        order = order[take:]
