@@ -1,6 +1,7 @@
 """Synchronous code of others, kept off the event loop."""
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
@@ -29,15 +30,33 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
         else:
             done.set_result(result)
 
+    name = f"agentrl-{getattr(function, '__name__', 'call')}"
+
     def work() -> None:
         result, error = None, None
         try:
             result = context.run(function, *args, **kwargs)
         except BaseException as caught:  # noqa: BLE001 - handed to the caller, whoever that is
             error = caught
-        if not loop.is_closed():
+        # An exit, a cancellation or a StopIteration of the function is no event of the caller's.
+        if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
+            error = RuntimeError(f"{name} raised {error!r}")
+        # The loop is closed when its caller was cancelled and everything ended meanwhile.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 
-    name = f"agentrl-{getattr(function, '__name__', 'call')}"
     threading.Thread(target=work, name=name, daemon=True).start()
     return await done
+
+
+async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function in a thread; a cancelled caller waits for its end before it goes on.
+
+    For work that must not be left half done, such as an optimiser step.
+    """
+    running = asyncio.ensure_future(in_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,46 @@
+"""What a contract promises, as code: a check to run on yours, and a simple implementation.
+
+    contract        check           implementation
+    Env             check_env       ScriptedEnv
+    Tool            check_tool      (a plain function)
+    Sandbox         check_sandbox   agentrl_sandbox's bare process
+    PolicyEngine    check_engine    ScriptedEngine
+
+A check raises `CheckError`, which names the promise. Nothing here needs pytest.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrl.testing.engine import ScriptedEngine, check_engine
+    from agentrl.testing.env import check_env
+    from agentrl.testing.sandbox import check_sandbox
+    from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
+    from agentrl.testing.tool import check_tool
+
+__all__ = [
+    "ScriptedEngine",
+    "ScriptedEnv",
+    "ScriptedTurn",
+    "check_engine",
+    "check_env",
+    "check_sandbox",
+    "check_tool",
+]
+
+_HOMES = {
+    "ScriptedEngine": "agentrl.testing.engine",
+    "ScriptedEnv": "agentrl.testing.scripted_env",
+    "ScriptedTurn": "agentrl.testing.scripted_env",
+    "check_engine": "agentrl.testing.engine",
+    "check_env": "agentrl.testing.env",
+    "check_sandbox": "agentrl.testing.sandbox",
+    "check_tool": "agentrl.testing.tool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'agentrl.testing' has no attribute {name!r}")

@@ -1,0 +1,391 @@
+"""`check_env`: an environment's promises, proven on yours."""
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from agentrl.env import Action, Env, GoldPlayer, Observation, Step, call, say
+from agentrl.errors import CheckError, EnvError, ForkUnsupported, blame
+from agentrl.gold import play_gold
+from agentrl.message import Message
+from agentrl.scope import run_scope
+from agentrl.task import SPLITS, Split, Task
+from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.thread import in_thread
+
+T = TypeVar("T")
+
+
+async def check_env(
+    env: Env,
+    *,
+    episodes: int = 3,
+    tasks: int = 32,
+    gold_reward: float = 1.0,
+    max_turns: int = 16,
+    timeout_s: float = 60.0,
+    actions: Sequence[Action] = (),
+) -> tuple[str, ...]:
+    """Prove an environment's promises and return them; raise `CheckError` for a broken one.
+
+    `episodes` of each split are played, and the first `tasks` of each are compared. The gold
+    player, if there is one, must earn `gold_reward`; doing nothing must earn less. Every call must
+    end within `timeout_s`. `actions` are what is done around a fork where there is no gold player.
+    Everything runs in a scope, as it does in a run, and the environment is closed at the end.
+    """
+    check = _Check(
+        env=env,
+        tasks=tasks,
+        episodes=episodes,
+        gold_reward=gold_reward,
+        max_turns=max_turns,
+        timeout_s=timeout_s,
+        actions=list(actions) or [say("")] * 2,
+    )
+    try:
+        await check.run()
+    finally:
+        await env.close()
+    return tuple(check.proven)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Check:
+    """One run of the checks. Each method proves a few promises and notes them in `proven`."""
+
+    env: Env
+    tasks: int
+    episodes: int
+    gold_reward: float
+    max_turns: int
+    timeout_s: float
+    actions: list[Action]
+    proven: list[str] = field(default_factory=list[str])
+
+    async def run(self) -> None:
+        whole = isinstance(self.env, Env)  # pyright: ignore[reportUnnecessaryIsInstance]
+        self.expect(whole, "the environment is an agentrl.Env", _lacking(self.env))
+        async with run_scope():
+            sample = await self.check_tasks()
+            # What is imported or opened once per process is there after this, and is no leak.
+            await self.play(sample[0], [say("")])
+            await self.close()
+        before = Holdings.now()
+        async with run_scope():
+            await self.play(sample[0], [say("")])
+            await self.close()
+            # What the scope owns is open now, until its end.
+            within = Holdings.now()
+            await self.check_episodes(sample)
+            await check_no_leak(within)
+        await check_no_leak(before)
+        self.note("nothing is left after close")
+
+    async def check_episodes(self, sample: list[Task]) -> None:
+        for task in sample:
+            await self.check_reset(task)
+            await self.check_steps(task)
+            await self.check_score(task)
+        await self.check_fork(sample[0])
+        await self.check_cancelled(sample[0])
+        await self.check_close(sample[0])
+
+    async def check_tasks(self) -> list[Task]:
+        """Return the tasks to play, of both splits."""
+        found: dict[Split, list[Task]] = {}
+        for split in SPLITS:
+            first, again = [await self.first_tasks(split) for _ in range(2)]
+            self.expect(
+                first == again,
+                "tasks are the same for the same seed",
+                f"tasks({split!r}, seed=0) differed between two calls",
+            )
+            self.expect(bool(first), "both splits have tasks", f"tasks({split!r}) yielded none")
+            for task in first:
+                self.expect(
+                    task.split == split,
+                    "tasks know their split",
+                    f"task {task.id!r} of {split!r} says {task.split!r}",
+                )
+                self.expect(
+                    _is_json([task.answer, task.data]),
+                    "tasks are JSON-serialisable",
+                    f"the answer or data of task {task.id!r} is not",
+                )
+            found[split] = first
+        train, heldout = (self.names(found[split]) for split in SPLITS)
+        self.expect(
+            not train & heldout,
+            "splits are disjoint",
+            f"{sorted(train & heldout)[:3]} are in both; decide a problem's split by its own text "
+            "with agentrl.task.split_of",
+        )
+        return [task for split in SPLITS for task in found[split][: self.episodes]]
+
+    async def first_tasks(self, split: Split) -> list[Task]:
+        def read() -> list[Task]:
+            return list(islice(self.env.tasks(split, seed=0), self.tasks))
+
+        return await self.timed("tasks", in_thread(read))
+
+    def names(self, tasks: list[Task]) -> set[str]:
+        by_id: dict[str, str] = {}
+        for task in tasks:
+            known = by_id.setdefault(task.id, task.fingerprint)
+            self.expect(
+                known == task.fingerprint,
+                "ids are unique",
+                f"two different problems are called {task.id!r}",
+            )
+        return set(by_id) | set(by_id.values())
+
+    async def check_reset(self, task: Task) -> None:
+        first = await self.reset(task)
+        self.expect(
+            first == await self.reset(task),
+            "reset is deterministic",
+            f"task {task.id!r} opened differently with the same seed",
+        )
+        unnamed = [await self.timed("reset", self.env.reset(seed=7)) for _ in range(2)]
+        self.expect(
+            unnamed[0][0] == unnamed[1][0],
+            "reset is deterministic",
+            "reset(seed=7) opened differently twice",
+        )
+
+    async def check_steps(self, task: Task) -> None:
+        for name, probe in _PROBES.items():
+            await self.reset(task)
+            reply, _, terminated, truncated, _ = await self.step(probe)
+            self.expect(
+                bool(reply.messages) or terminated or truncated,
+                f"{name} is answered",
+                f"task {task.id!r}: the episode goes on with nothing new to see",
+            )
+
+    async def check_score(self, task: Task) -> None:
+        idle = [say("")] * self.max_turns
+        first, again = [await self.play(task, idle) for _ in range(2)]
+        self.same(first, again, "steps are deterministic", f"task {task.id!r}, doing nothing")
+        earned = sum(step[1] for step in first)
+        self.expect(
+            earned < self.gold_reward,
+            "doing nothing does not score",
+            f"empty answers to task {task.id!r} earned {earned}",
+        )
+        if any(step[2] or step[3] for step in first):
+            await self.refuses_to_step("a step after the end raises", task)
+        gold = await self.gold_actions(task)
+        if gold is None:
+            return
+        first, again = [await self.play(task, gold) for _ in range(2)]
+        self.same(first, again, "steps are deterministic", f"task {task.id!r}, playing gold")
+        earned = sum(step[1] for step in first)
+        self.expect(
+            earned >= self.gold_reward,
+            "gold scores",
+            f"the gold player earned {earned} on task {task.id!r}, of {self.gold_reward}; "
+            f"it did {[action.message for action in gold]}",
+        )
+        await self.refuses_to_step("a step after the end raises", task)
+
+    async def gold_actions(self, task: Task) -> list[Action] | None:
+        if not isinstance(self.env, GoldPlayer):
+            return None
+        playing = play_gold(self.env, task, max_turns=self.max_turns)
+        with blame(EnvError, f"the gold player on task {task.id!r}"):
+            return list((await asyncio.wait_for(playing, self.timeout_s * self.max_turns)).actions)
+
+    async def refuses_to_step(self, promise: str, task: Task) -> None:
+        try:
+            with blame(EnvError, "step"):
+                await self.timed("step", self.env.step(say("")))
+        except EnvError:
+            self.note(promise)
+        else:
+            raise CheckError(
+                f"{promise}: the environment took one more action on task {task.id!r}; raise "
+                "RuntimeError when no episode is running"
+            )
+
+    async def check_fork(self, task: Task) -> None:
+        if self.env.fork_strategy == "none":
+            await self.reset(task)
+            try:
+                await self.timed("fork", self.env.fork())
+            except ForkUnsupported:
+                self.note("a fork is refused")
+                return
+            raise CheckError("a fork is refused: fork_strategy is 'none' and fork() returned")
+        # One gold solution and idling are two different ways on from every turn.
+        actions = await self.gold_actions(task) or self.actions
+        alone = await self.play(task, actions)
+        for turns in range(len(alone)):
+            await self.fork_after(task, actions, turns, alone)
+
+    async def fork_after(
+        self, task: Task, actions: list[Action], turns: int, alone: list[Step]
+    ) -> None:
+        """Fork after some turns: whoever goes first, the other must not notice."""
+        where = f"task {task.id!r}, forked after {turns} turns"
+        await self.play(task, actions[:turns])
+        forks = [await self.timed("fork", self.env.fork()) for _ in range(3)]
+        idle, gold, late = forks
+        try:
+            await self.play_on(idle, [say("")] * 2)
+            self.same(
+                alone[turns:],
+                await self.play_on(gold, actions[turns:]),
+                "forks go on like the original",
+                where,
+            )
+            await self.timed("close", idle.close())
+            self.same(
+                alone[turns:],
+                await self.play_on(self.env, actions[turns:]),
+                "forks do not interfere",
+                f"{where}, the original after its forks",
+            )
+            await self.close()
+            self.same(
+                alone[turns:],
+                await self.play_on(late, actions[turns:]),
+                "forks do not interfere",
+                f"{where}, a fork after its original was closed",
+            )
+        finally:
+            for fork in forks:
+                await self.timed("close", fork.close())
+
+    async def check_cancelled(self, task: Task) -> None:
+        await self.reset(task)
+        started = asyncio.ensure_future(self.env.step(say("")))
+        await asyncio.sleep(0)
+        started.cancel()
+        await asyncio.wait([started], timeout=self.timeout_s)
+        self.expect(started.done(), "a step can be cancelled", "it went on after its cancellation")
+        await self.close()
+
+    async def check_close(self, task: Task) -> None:
+        await self.close()
+        await self.close()
+        self.note("close can be repeated")
+        await self.refuses_to_step("a step after close raises", task)
+        await self.reset(task)
+        self.note("reset after close works")
+        await self.close()
+
+    async def play(self, task: Task, actions: list[Action]) -> list[Step]:
+        await self.reset(task)
+        return await self.play_on(self.env, actions)
+
+    async def play_on(self, env: Env, actions: list[Action]) -> list[Step]:
+        steps: list[Step] = []
+        for action in actions:
+            steps.append(await self.step(action, env))
+            if steps[-1][2] or steps[-1][3]:
+                break
+        return steps
+
+    async def reset(self, task: Task) -> Observation:
+        made: Any = await self.timed("reset", self.env.reset(seed=3, options={"task": task}))
+        good = isinstance(made, tuple) and [type(x) for x in cast("Any", made)] == [
+            Observation,
+            dict,
+        ]
+        self.expect(good, "reset returns (Observation, dict)", f"it returned {made!r}")
+        opening: Observation = made[0]
+        self.expect(
+            bool(opening.messages) and opening.tools is not None,
+            "reset opens with messages and tools",
+            f"task {task.id!r} has {len(opening.messages)} messages and tools={opening.tools}; "
+            "tools=() says that there are none",
+        )
+        return opening
+
+    async def step(self, action: Action, env: Env | None = None) -> Step:
+        env = env or self.env
+        made: Any = await self.timed("step", env.step(action))
+        good = isinstance(made, tuple) and [*map(_kind, cast("Any", made))] == _FIVE
+        self.expect(
+            good, "step returns (Observation, float, bool, bool, dict)", f"it returned {made!r}"
+        )
+        reply, reward = cast("Step", made)[:2]
+        self.expect(math.isfinite(reward), "rewards are finite", f"a step paid {reward}")
+        self.expect(
+            all(
+                isinstance(m, Message)  # pyright: ignore[reportUnnecessaryIsInstance]
+                and m.role != "assistant"
+                for m in reply.messages
+            ),
+            "the environment does not speak for the agent",
+            f"a reply was {reply.messages!r}",
+        )
+        return made
+
+    async def close(self) -> None:
+        await self.timed("close", self.env.close())
+
+    async def timed(self, what: str, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await work
+        except TimeoutError as error:
+            raise CheckError(
+                f"calls end in time: {what} took more than {self.timeout_s:g} s; bound what it "
+                "waits for, or give check_env a larger timeout_s"
+            ) from error
+
+    def same(self, first: list[Step], second: list[Step], promise: str, where: str) -> None:
+        for turn, (one, other) in enumerate(zip(first, second, strict=False)):
+            self.expect(
+                one[:4] == other[:4],
+                promise,
+                f"{where}: turn {turn} was {one[:4]!r} and then {other[:4]!r}",
+            )
+        self.expect(
+            len(first) == len(second),
+            promise,
+            f"{where}: it took {len(first)} turns and then {len(second)}",
+        )
+
+    def expect(self, good: bool, promise: str, what: str) -> None:
+        if not good:
+            raise CheckError(f"{promise}: {what}")
+        self.note(promise)
+
+    def note(self, promise: str) -> None:
+        if promise not in self.proven:
+            self.proven.append(promise)
+
+
+_PROBES = {
+    "an answer in words": say("hm"),
+    "a call of a tool that is not there": call("no_such_tool", argument=1),
+    "a call that could not be parsed": Action("", malformed=("the call is not valid JSON",)),
+}
+
+_FIVE: list[type] = [Observation, float, bool, bool, dict]
+
+
+def _kind(part: object) -> type:
+    # An int is a fine reward.
+    return float if type(part) is int else type(part)
+
+
+def _lacking(env: object) -> str:
+    members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
+    missing = [name for name in members if not hasattr(env, name)]
+    return f"{type(env).__name__} has no {', '.join(missing)}"
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

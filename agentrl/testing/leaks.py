@@ -1,0 +1,75 @@
+"""What a process holds, before and after."""
+
+import asyncio
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.errors import CheckError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """What could leak: tasks of the running loop, threads, child processes, open files."""
+
+    tasks: frozenset["asyncio.Task[object]"]
+    threads: frozenset[threading.Thread]
+    children: frozenset[str]
+    """`pid command`."""
+    files: dict[int, str]
+    """File descriptor to what it is open on."""
+
+    @classmethod
+    def now(cls) -> "Holdings":
+        """Return what is held now. Children and files are known on Linux only."""
+        return cls(
+            tasks=frozenset(asyncio.all_tasks()),
+            threads=frozenset(t for t in threading.enumerate() if t.is_alive()),
+            children=frozenset(_children()),
+            files=_files(),
+        )
+
+    def gained(self, later: "Holdings") -> list[str]:
+        """Return in words what `later` holds more."""
+        found = [f"task {task.get_name()}" for task in later.tasks - self.tasks]
+        found += [f"thread {thread.name}" for thread in later.threads - self.threads]
+        found += [f"process {child}" for child in later.children - self.children]
+        if len(later.files) > len(self.files):
+            new = sorted(later.files.keys() - self.files.keys())
+            found += [f"open file {later.files[fd]}" for fd in new]
+        return found
+
+
+async def check_no_leak(before: Holdings, *, grace_s: float = 5.0) -> None:
+    """Raise `CheckError` if more is held than before, after a grace for what is just ending."""
+    deadline_s = time.monotonic() + grace_s
+    while gained := before.gained(Holdings.now()):
+        if time.monotonic() > deadline_s:
+            raise CheckError(
+                f"no leak: {', '.join(gained)} is left after close(); close() must end and close "
+                "what reset(), step() and fork() started, also after a failure or a cancellation"
+            )
+        await asyncio.sleep(0.02)
+
+
+def _children() -> list[str]:
+    found: list[str] = []
+    for listing in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = listing.read_text().split()
+            found += [f"{pid} {Path('/proc', pid, 'comm').read_text().strip()}" for pid in pids]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended while we looked
+    return found
+
+
+def _files() -> dict[int, str]:
+    found: dict[int, str] = {}
+    for entry in Path("/proc/self/fd").glob("*"):
+        try:
+            found[int(entry.name)] = os.readlink(entry)
+        except FileNotFoundError:
+            continue  # the descriptor of the listing itself
+    return found

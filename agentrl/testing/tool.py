@@ -1,0 +1,142 @@
+"""`check_tool`: a tool's promises, proven on yours."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.env import ToolSchema
+from agentrl.errors import CheckError
+from agentrl.message import ToolCall
+from agentrl.scope import run_scope
+from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.tool import ToolContext, ToolResult, ToolSource
+from agentrl.toolbox import Toolbox, schemas_of
+
+_CONTEXT = ToolContext(task_id="check", sample=0, seed=0)
+
+
+async def check_tool(
+    source: ToolSource, *, calls: Sequence[ToolCall] = (), timeout_s: float = 30.0
+) -> tuple[str, ...]:
+    """Prove a tool's promises and return them; raise `CheckError` for a broken one.
+
+    `calls` are examples that must succeed, in order, on a fresh instance, with results that depend
+    on nothing else. They show that a fork goes on where it was made, and disturbs nobody.
+    Raises `ConfigError` where no schema can be made.
+    """
+    proven = ["the schema is made from types and docstring"]
+    schemas = schemas_of([source])
+    for schema in schemas:
+        _check_schema(schema)
+    proven.append("the schema can be shown to a model")
+
+    async with run_scope():
+        # What is imported or opened once is there after this, and is no leak.
+        await _run([source], calls, timeout_s)
+        before = Holdings.now()
+        await _check_bad_arguments(source, schemas, timeout_s)
+        proven.append("wrong arguments are answered, not raised")
+        if calls:
+            await _check_forks(source, calls, timeout_s)
+            proven += ["the examples succeed", "forks do not interfere"]
+        await check_no_leak(before)
+    return (*proven, "nothing is left after close")
+
+
+def _check_schema(schema: ToolSchema) -> None:
+    function: Mapping[str, Any] = schema["function"]
+    name = str(function["name"])
+    _expect(
+        re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name) is not None,
+        "the name can be called",
+        f"{name!r} is not letters, digits and _ (64 at most)",
+    )
+    _expect(
+        bool(str(function.get("description") or "").strip()),
+        "the tool is described",
+        f"{name} has an empty description; begin its docstring with what it does",
+    )
+    json.dumps(schema)
+
+
+async def _check_bad_arguments(
+    source: ToolSource, schemas: Sequence[ToolSchema], timeout_s: float
+) -> None:
+    for schema in schemas:
+        function = schema["function"]
+        name = function["name"]
+        parameters = function["parameters"]
+        bad: list[dict[str, Any]] = [{"no_such_argument": 1}]
+        if parameters.get("required"):
+            bad.append({})
+        bad += [
+            {key: {"not": "fitting"}}
+            for key, kind in parameters["properties"].items()
+            if kind.get("type") in ("integer", "number", "boolean", "string")
+        ]
+        bad_calls = [ToolCall(f"bad_{i}", name, arguments) for i, arguments in enumerate(bad)]
+        for wrong, result in zip(bad, await _run([source], bad_calls, timeout_s), strict=True):
+            _expect(
+                result.status == "error",
+                "wrong arguments are answered",
+                f"{name} took {wrong} and returned {result.content!r}",
+            )
+
+
+async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s: float) -> None:
+    alone = await _run([source], calls, timeout_s)
+    for result in alone:
+        _expect(
+            result.status == "ok",
+            "the examples succeed",
+            f"{result.name} answered {result.content!r}",
+        )
+    for made in range(len(calls) + 1):
+        box = await Toolbox.open([source], context=_CONTEXT, timeout_s=timeout_s)
+        boxes = [box]
+        try:
+            _same(alone[:made], await _calls(box, calls[:made]), "instances do not interfere", made)
+            boxes.append(await box.fork())
+            boxes.append(await box.fork())
+            _same(alone[made:], await _calls(boxes[1], calls[made:]), "a fork goes on", made)
+            _same(alone[made:], await _calls(box, calls[made:]), "forks do not interfere", made)
+            await box.close()
+            _same(
+                alone[made:], await _calls(boxes[2], calls[made:]), "forks do not interfere", made
+            )
+        finally:
+            for opened in boxes:
+                await opened.close()
+
+
+async def _run(
+    sources: Sequence[ToolSource], calls: Sequence[ToolCall], timeout_s: float
+) -> list[ToolResult]:
+    box = await Toolbox.open(sources, context=_CONTEXT, timeout_s=timeout_s)
+    try:
+        return await _calls(box, calls)
+    finally:
+        await box.close()
+        await box.close()
+
+
+async def _calls(box: Toolbox, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    return [await box.call(call) for call in calls]
+
+
+def _same(
+    first: Sequence[ToolResult], second: Sequence[ToolResult], promise: str, made: int
+) -> None:
+    for one, other in zip(first, second, strict=True):
+        _expect(
+            (one.status, one.content) == (other.status, other.content),
+            promise,
+            f"after {made} calls, {one.name} answered {one.content!r} and then {other.content!r}; "
+            "give the class `async def fork(self)` that copies everything it holds",
+        )
+
+
+def _expect(good: bool, promise: str, what: str) -> None:
+    if not good:
+        raise CheckError(f"{promise}: {what}")
