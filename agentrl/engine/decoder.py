@@ -1,0 +1,76 @@
+"""What computes logits: the interface between the engine's loop and a model.
+
+A decoder owns a copy of the weights and the key-value cache of every slot. Everything else, such as
+who is in which slot, stopping and sampling, is the engine's and written once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.engine.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive tokens of one slot to be computed now."""
+
+    slot: int
+    start: int
+    """Position of the first token; keys of all before it are in the slot."""
+    tokens: Sequence[int]
+    wants_logits: bool
+    """Whether the logits after the last token are asked for."""
+
+
+class Decoder(Protocol):
+    """Computes logits of segments, with a cache per slot."""
+
+    vocabulary: int
+
+    def forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Return float32 logits (wanting segments, vocabulary), in the order of the segments.
+
+        Segments of one call are of different slots. Keys at and after a segment's start are
+        overwritten.
+        """
+        ...
+
+    def reuse(self, source: int, target: int, tokens: int) -> int:
+        """Let `target` hold the keys of the first `tokens` of `source`, which may be itself.
+
+        Returns how many it holds: fewer, or none, where the model's cache cannot be cut there.
+        """
+        ...
+
+    def load(self, weights: Weights) -> None:
+        """Copy new weights and forget all keys; raises before anything has changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """How much a decoder must hold at once."""
+
+    slots: int
+    context_tokens: int
+    prefill_tokens: int
+    """Of one call, beside one token per slot."""
+
+
+def open_decoder(
+    model: PreTrainedModel, capacity: Capacity, *, device: torch.device, dtype: torch.dtype
+) -> Decoder:
+    """Return the fast decoder for architectures it knows, or one that calls the model itself."""
+    from agentrl.engine.fallback import FallbackDecoder
+    from agentrl.engine.llama import LlamaDecoder
+    from agentrl.engine.llama_shape import shape_of
+
+    shape = shape_of(model)
+    if shape is None:
+        return FallbackDecoder(model, capacity, device=device, dtype=dtype)
+    return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype)

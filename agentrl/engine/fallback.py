@@ -1,0 +1,106 @@
+"""The decoder for every other architecture: it calls the Hugging Face model, one slot at a time.
+
+Slower than the fast decoder, and right wherever the model's own `forward` is. Slots are computed
+one by one, so the batch cannot influence a request. A token computed in a prefill may differ in its
+last bits from the same token decoded alone: nothing is promised across a cache hit but closeness.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from agentrl.engine.decoder import Capacity, Segment
+from agentrl.engine.weights import Weights, read_weights, take
+from agentrl.errors import ConfigError
+
+
+class FallbackDecoder:
+    """Owns a copy of the model and one `DynamicCache` per slot."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        capacity: Capacity,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        config: Any = model.config
+        if config.is_encoder_decoder:
+            raise ConfigError(
+                f"{type(model).__name__} is an encoder-decoder; the local engine decodes causal "
+                "language models (AutoModelForCausalLM)"
+            )
+        self.vocabulary: int = config.get_text_config().vocab_size
+        self._model: Any = copy.deepcopy(model).to(device, dtype).eval()
+        self._config: Any = config
+        self._device = device
+        self._caches = [self._empty() for _ in range(capacity.slots)]
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Return float32 logits (wanting segments, vocabulary), in the order of the segments."""
+        rows = [self._advance(segment) for segment in segments]
+        wanted = [row for row, s in zip(rows, segments, strict=True) if s.wants_logits]
+        if not wanted:
+            return torch.empty(0, self.vocabulary, device=self._device)
+        return torch.stack(wanted)
+
+    def reuse(self, source: int, target: int, tokens: int) -> int:
+        """Let `target` hold the first `tokens` of `source`, or nothing where it cannot be cut.
+
+        Caches of full attention are cut anywhere. Others (sliding windows, recurrent states) are
+        continued or copied whole.
+        """
+        with torch.inference_mode():
+            cache = self._caches[source]
+            if cache.get_seq_length() == tokens:
+                self._caches[target] = cache if source == target else copy.deepcopy(cache)
+                return tokens
+            if not all(type(layer) is DynamicLayer for layer in cache.layers):
+                tokens = 0
+            fresh = self._empty()
+            if tokens:
+                for index, layer in enumerate(cache.layers):
+                    keys, values = layer.keys[..., :tokens, :], layer.values[..., :tokens, :]
+                    fresh.update(keys.clone(), values.clone(), index)
+            self._caches[target] = fresh
+            return tokens
+
+    def load(self, weights: Weights) -> None:
+        """Copy new weights and forget all keys; raises before anything has changed."""
+        state = read_weights(weights)
+        own: dict[str, Tensor] = self._model.state_dict()
+        # The same tensor under two names: a saved folder holds one of them.
+        first = {tensor.data_ptr(): name for name, tensor in reversed(own.items())}
+        named = {
+            name: name if name in state else first[tensor.data_ptr()]
+            for name, tensor in own.items()
+        }
+        new = {name: take(state, named[name], tuple(t.shape)) for name, t in own.items()}
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(new[name])
+        self._caches = [self._empty() for _ in self._caches]
+
+    def _advance(self, segment: Segment) -> Tensor:
+        """Compute one segment and return the logits after its last token."""
+        ids = torch.tensor([list(segment.tokens)], device=self._device)
+        if segment.start == 0:
+            self._caches[segment.slot] = self._empty()
+        cache = self._caches[segment.slot]
+        if cache.get_seq_length() != segment.start:
+            raise RuntimeError(
+                f"{type(self._model).__name__} keeps {cache.get_seq_length()} positions where "
+                f"{segment.start} were computed; its cache cannot be continued by the local engine"
+            )
+        out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return out.logits[0, -1].float()
+
+    def _empty(self) -> DynamicCache:
+        return DynamicCache(config=self._config)

@@ -1,0 +1,57 @@
+"""A request in flight: what it asked for and what it has so far."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from agentrl.engine.noise import stream
+from agentrl.policy import Completion, FinishReason, GenerateRequest
+
+TopLogprobs = tuple[tuple[int, float], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """Owned by the engine; the caller of `generate` waits on `reply`."""
+
+    request: GenerateRequest
+    reply: asyncio.Future[Completion]
+    order: int
+    """Requests are served in this order."""
+    max_tokens: int
+    """What budget and context leave room for."""
+    context: list[int] = field(init=False)
+    """The prompt and what has been sampled."""
+    noise: int = field(init=False)
+    logprobs: list[float] = field(default_factory=list[float])
+    versions: list[int] = field(default_factory=list[int])
+    top_logprobs: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
+    cached_tokens: int | None = None
+    """Of the prompt, when it was first placed; None before."""
+
+    def __post_init__(self) -> None:
+        self.context = list(self.request.prompt)
+        self.noise = stream(self.request.seed)
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """Return what has been sampled."""
+        return self.context[len(self.request.prompt) :]
+
+    def take(self, token: int, logprob: float, *, version: int, top: TopLogprobs) -> None:
+        """Append one sampled token."""
+        self.context.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if self.request.top_logprobs:
+            self.top_logprobs.append(top)
+
+    def completion(self, finish: FinishReason) -> Completion:
+        """Return what there is, as the answer to the request."""
+        return Completion(
+            token_ids=tuple(self.new_tokens),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            finish=finish,
+            top_logprobs=tuple(self.top_logprobs),
+            prompt_cached_tokens=self.cached_tokens or 0,
+        )

@@ -1,0 +1,145 @@
+"""The weights of a Llama-like decoder, rearranged once so that a step needs few operations.
+
+Queries, keys and values come from one product, and so do gate and up. Query heads are ordered
+(member of the group, key head) so that attention's output needs no transposition. Within a head the
+two halves that RoPE rotates against each other are interleaved, so that a rotation is a complex
+product. Dot products do not notice any of this.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentrl.engine.linear import Linear, fixed_linear
+from agentrl.engine.llama_shape import Shape
+from agentrl.engine.weights import take
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One block."""
+
+    input_norm: Tensor
+    qkv: Linear
+    head_norms: Tensor | None
+    """(query and key heads, head), where queries and keys are normalised."""
+    out: Linear
+    inner_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaWeights:
+    """A whole model. Owns its tensors: nothing is shared with what it was made from."""
+
+    embedding: Tensor
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    head: Linear
+
+
+def arrange(
+    state: Mapping[str, Tensor], shape: Shape, *, device: torch.device, dtype: torch.dtype
+) -> LlamaWeights:
+    """Copy a state dict into the decoder's layout; `ValueError` if it is of another model."""
+
+    def get(name: str, *size: int) -> Tensor:
+        return take(state, name, size).detach().to(device, dtype, copy=True)
+
+    embedding = get("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
+    head = embedding if shape.tied else get("lm_head.weight", shape.vocabulary, shape.hidden)
+    return LlamaWeights(
+        embedding=embedding,
+        layers=tuple(_layer(_Source(state, i, device, dtype), shape) for i in range(shape.layers)),
+        norm=get("model.norm.weight", shape.hidden),
+        head=fixed_linear(head),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The state dict, seen from one layer."""
+
+    state: Mapping[str, Tensor]
+    index: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def get(self, name: str, *size: int) -> Tensor:
+        weight = take(self.state, self._full(name), size).detach()
+        return weight.to(self.device, self.dtype, copy=True)
+
+    def maybe(self, name: str, *size: int) -> Tensor | None:
+        return self.get(name, *size) if self._full(name) in self.state else None
+
+    def _full(self, name: str) -> str:
+        return f"model.layers.{self.index}.{name}"
+
+
+def _layer(source: _Source, shape: Shape) -> Layer:
+    hidden, inner, wide = shape.hidden, shape.inner, shape.heads * shape.group * shape.head
+    gate = source.get("mlp.gate_proj.weight", inner, hidden)
+    up = source.get("mlp.up_proj.weight", inner, hidden)
+    gate_bias = source.maybe("mlp.gate_proj.bias", inner)
+    up_bias = source.maybe("mlp.up_proj.bias", inner)
+    out = source.get("self_attn.o_proj.weight", hidden, wide)
+    return Layer(
+        input_norm=source.get("input_layernorm.weight", hidden),
+        qkv=_qkv(source, shape),
+        head_norms=_head_norms(source, shape),
+        out=fixed_linear(
+            _grouped(out.t(), shape).t().contiguous(), source.maybe("self_attn.o_proj.bias", hidden)
+        ),
+        inner_norm=source.get("post_attention_layernorm.weight", hidden),
+        gate_up=fixed_linear(torch.cat((gate, up)), _joined(gate_bias, up_bias)),
+        down=fixed_linear(
+            source.get("mlp.down_proj.weight", hidden, inner),
+            source.maybe("mlp.down_proj.bias", hidden),
+        ),
+    )
+
+
+def _qkv(source: _Source, shape: Shape) -> Linear:
+    narrow = shape.heads * shape.head
+    wide = narrow * shape.group
+    query = source.get("self_attn.q_proj.weight", wide, shape.hidden)
+    key = source.get("self_attn.k_proj.weight", narrow, shape.hidden)
+    value = source.get("self_attn.v_proj.weight", narrow, shape.hidden)
+    biases = [
+        source.maybe(f"self_attn.{name}_proj.bias", size)
+        for name, size in (("q", wide), ("k", narrow), ("v", narrow))
+    ]
+    if biases[0] is not None and biases[1] is not None:
+        biases[0] = _paired(_grouped(biases[0], shape), shape)
+        biases[1] = _paired(biases[1], shape)
+    query = _paired(_grouped(query, shape), shape)
+    return fixed_linear(torch.cat((query, _paired(key, shape), value)), _joined(*biases))
+
+
+def _head_norms(source: _Source, shape: Shape) -> Tensor | None:
+    query = source.maybe("self_attn.q_norm.weight", shape.head)
+    key = source.maybe("self_attn.k_norm.weight", shape.head)
+    if query is None or key is None:
+        return None
+    rows = [_paired(query, shape)] * (shape.group * shape.heads)
+    return torch.stack(rows + [_paired(key, shape)] * shape.heads)
+
+
+def _grouped(weight: Tensor, shape: Shape) -> Tensor:
+    """Reorder the query heads along dimension 0, from (key head, member) to (member, key head)."""
+    rows = weight.reshape(shape.heads, shape.group, shape.head, *weight.shape[1:])
+    return rows.transpose(0, 1).reshape(weight.shape)
+
+
+def _paired(weight: Tensor, shape: Shape) -> Tensor:
+    """Interleave the two halves of every head along dimension 0."""
+    rows = weight.reshape(-1, 2, shape.head // 2, *weight.shape[1:])
+    return rows.transpose(1, 2).reshape(weight.shape)
+
+
+def _joined(*biases: Tensor | None) -> Tensor | None:
+    given = [bias for bias in biases if bias is not None]
+    return torch.cat(given) if given else None

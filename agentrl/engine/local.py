@@ -1,0 +1,372 @@
+"""The engine in this process: continuous batching over a Hugging Face model, on CPU or CUDA.
+
+One step of the loop: seat waiting requests, compute one token of every seated request and a bounded
+piece of the prompts that are new, sample. Between two steps the event loop runs, so requests join
+and leave there, and nothing is ever changed while a step is under way. The loop is a task that
+exists only while there is something to compute; an idle engine has nothing to leak.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+from transformers import PreTrainedModel
+
+from agentrl.engine.decoder import Capacity, Segment, open_decoder
+from agentrl.engine.flight import Flight
+from agentrl.engine.noise import uniforms
+from agentrl.engine.sampling import sample
+from agentrl.engine.slots import Slot, place
+from agentrl.engine.stopping import Decode, ends_with_stop
+from agentrl.engine.weights import Weights
+from agentrl.errors import AgentrlError, EngineError, blame
+from agentrl.policy import Completion, FinishReason, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatistics:
+    """What an engine has done so far."""
+
+    running: int
+    waiting: int
+    steps: int
+    sampled_tokens: int
+    computed_prompt_tokens: int
+    """Context tokens computed, those computed again after a load too."""
+    cached_prompt_tokens: int
+    """Context tokens that did not have to be computed."""
+    busy_s: float
+    """Spent in steps, on the wall clock."""
+
+
+class LocalEngine:
+    """Samples many turns at once from a model in this process.
+
+    Llama, Mistral, Qwen2 and Qwen3 run in a decode loop of our own; every other causal language
+    model through its own `forward`. The engine copies the weights it is given and never changes the
+    model. Requests beyond `slots` wait their turn. All calls belong to one event loop at a time.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        slots: int = 32,
+        context_tokens: int = 2048,
+        prefill_tokens: int = 256,
+        decode: Decode | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        threads: int | None = None,
+        version: int = 0,
+    ) -> None:
+        """Copy the model's weights; the cache is reserved now and touched when used.
+
+        `prefill_tokens` bounds what one step computes of new prompts, so that a long one does not
+        hold up the others. `decode` turns token ids into text and is needed for stop strings.
+        `device` and `dtype` are the model's unless given. `threads` sets torch's own, which belong
+        to the whole process; with more than one, bits may depend on the batch.
+        """
+        for name, value in (("slots", slots), ("context_tokens", context_tokens)):
+            if value < 1:
+                raise ValueError(f"engine.{name} must be 1 or more, got {value}")
+        if prefill_tokens < 1:
+            raise ValueError(f"prefill_tokens must be 1 or more, got {prefill_tokens}")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        capacity = Capacity(
+            slots=slots, context_tokens=context_tokens, prefill_tokens=prefill_tokens
+        )
+        self._decoder = open_decoder(
+            model, capacity, device=torch.device(device or model.device), dtype=dtype or model.dtype
+        )
+        self._capacity = capacity
+        self._decode = decode
+        self._version = version
+        self._slots = [Slot(index) for index in range(slots)]
+        self._flights: dict[str, Flight] = {}
+        self._waiting: deque[Flight] = deque()
+        self._loop: asyncio.Task[None] | None = None
+        self._open = True
+        self._paused = False
+        self._broken: EngineError | None = None
+        self._requests = self._steps = self._sampled = self._computed = self._cached = 0
+        self._busy_s = 0.0
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now loaded."""
+        return self._version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn. Cancelling the caller frees the request and returns nothing.
+
+        Raises `ValueError` for a request that cannot be served: a prompt that leaves no room in the
+        context, a token outside the vocabulary, an id already in flight. Raises `EngineError` when
+        the engine is closed or broken.
+        """
+        self._check_usable()
+        self._check(request)
+        flight = Flight(
+            request,
+            asyncio.get_running_loop().create_future(),
+            self._requests,
+            min(request.max_new_tokens, self._capacity.context_tokens - len(request.prompt)),
+        )
+        self._requests += 1
+        self._flights[request.id] = flight
+        self._waiting.append(flight)
+        self._wake()
+        try:
+            return await flight.reply
+        finally:
+            self._forget(flight)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now: its `generate` returns what it has, `finish="aborted"`.
+
+        An id that is not in flight is ignored: the request may just have ended by itself.
+        """
+        if (flight := self._flights.get(request_id)) is not None:
+            self._end(flight, "aborted")
+
+    async def pause(self) -> None:
+        """End every request in flight as aborted and hold new ones back until `resume`."""
+        self._paused = True
+        self._end_all()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._paused = False
+        self._wake()
+
+    async def load(self, weights: Weights, version: int) -> None:
+        """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
+
+        Requests in flight go on: what they have is computed again under the new weights, and their
+        next tokens carry the new version. Weights of another model raise `ValueError` and change
+        nothing.
+        """
+        self._check_usable()
+        self._decoder.load(weights)
+        self._version = version
+        seated = [slot.flight for slot in self._slots if slot.flight is not None]
+        for slot in self._slots:
+            slot.held.clear()
+            slot.flight = None
+        # They keep their turn; siblings share what the first of them computes again.
+        self._waiting.extendleft(reversed(sorted(seated, key=lambda flight: flight.order)))
+
+    async def close(self) -> None:
+        """End every request as aborted and stop the loop. Idempotent."""
+        self._open = False
+        self._end_all()
+        if self._loop is not None and not self._loop.done():
+            # With nothing in flight the loop ends at its next look.
+            await asyncio.wait([self._loop])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def statistics(self) -> EngineStatistics:
+        """Return what the engine has done so far."""
+        return EngineStatistics(
+            running=sum(slot.flight is not None for slot in self._slots),
+            waiting=len(self._waiting),
+            steps=self._steps,
+            sampled_tokens=self._sampled,
+            computed_prompt_tokens=self._computed,
+            cached_prompt_tokens=self._cached,
+            busy_s=self._busy_s,
+        )
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """See to it that the loop runs, if there is anything to compute."""
+        idle = self._loop is None or self._loop.done()
+        if idle and self._flights and not self._paused:
+            self._loop = asyncio.get_running_loop().create_task(self._run(), name="agentrl-engine")
+
+    async def _run(self) -> None:
+        """Step until nothing is left to compute. Whatever happens, nobody is left waiting."""
+        try:
+            while self._flights and not self._paused:
+                with blame(EngineError, "the engine's decode loop"):
+                    self._step()
+                await asyncio.sleep(0)
+        except AgentrlError as error:
+            self._break(error)
+        except asyncio.CancelledError:
+            self._end_all()
+            raise
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        self._seat()
+        segments = self._segments()
+        logits = self._decoder.forward(segments)
+        due: list[Flight] = []
+        for segment in segments:
+            slot = self._slots[segment.slot]
+            slot.held.extend(segment.tokens)
+            if segment.wants_logits and slot.flight is not None:
+                due.append(slot.flight)
+        if due:
+            self._sample(due, logits)
+        self._steps += 1
+        self._busy_s += time.perf_counter() - began
+
+    def _seat(self) -> None:
+        """Give waiting requests a slot, first come first served where nothing speaks against it."""
+        for flight in list(self._waiting):
+            if all(slot.flight is not None for slot in self._slots):
+                return
+            placement = place(flight.context, self._slots)
+            if placement is None:
+                continue
+            self._waiting.remove(flight)
+            slot, source = placement.slot, placement.source
+            kept = self._decoder.reuse(source.index, slot.index, placement.tokens)
+            slot.held = source.held[:kept]
+            slot.flight = flight
+            self._cached += kept
+            if flight.cached_tokens is None:
+                flight.cached_tokens = kept
+
+    def _segments(self) -> list[Segment]:
+        """Return what to compute now: one token of each seated request, and a piece of prompts."""
+        segments: list[Segment] = []
+        behind: list[tuple[Slot, Flight]] = []
+        for slot in self._slots:
+            if (flight := slot.flight) is None:
+                continue
+            if len(flight.context) - len(slot.held) == 1:
+                segments.append(Segment(slot.index, len(slot.held), flight.context[-1:], True))
+            else:
+                behind.append((slot, flight))
+        budget = self._capacity.prefill_tokens
+        for slot, flight in sorted(behind, key=lambda pair: pair[1].order):
+            start = len(slot.held)
+            tokens = flight.context[start : start + budget]
+            if not tokens:
+                break
+            budget -= len(tokens)
+            self._computed += len(tokens)
+            wants = start + len(tokens) == len(flight.context)
+            segments.append(Segment(slot.index, start, tokens, wants))
+        return segments
+
+    def _sample(self, due: list[Flight], logits: torch.Tensor) -> None:
+        picks = sample(
+            logits,
+            [flight.request.sampling for flight in due],
+            uniforms([f.noise for f in due], [len(f.context) for f in due]),
+            [flight.request.top_logprobs for flight in due],
+        )
+        self._sampled += len(due)
+        for flight, pick in zip(due, picks, strict=True):
+            flight.take(pick.token, pick.logprob, version=self._version, top=pick.top)
+            if (finish := self._finish(flight)) is not None:
+                self._end(flight, finish)
+
+    def _finish(self, flight: Flight) -> FinishReason | None:
+        request = flight.request
+        if flight.context[-1] in request.stop_token_ids:
+            return "stop"
+        if request.stop_strings and self._decode is not None:
+            if ends_with_stop(flight.new_tokens, request.stop_strings, self._decode):
+                return "stop"
+        return "length" if len(flight.logprobs) >= flight.max_tokens else None
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _end(self, flight: Flight, finish: FinishReason) -> None:
+        self._forget(flight)
+        if not flight.reply.done():
+            flight.reply.set_result(flight.completion(finish))
+
+    def _end_all(self) -> None:
+        for flight in list(self._flights.values()):
+            self._end(flight, "aborted")
+
+    def _forget(self, flight: Flight) -> None:
+        """Free what a request occupies; its slot keeps the keys for whoever comes next."""
+        if self._flights.get(flight.request.id) is not flight:
+            return
+        del self._flights[flight.request.id]
+        for slot in self._slots:
+            if slot.flight is flight:
+                slot.flight = None
+                slot.used_at = self._steps
+                return
+        self._waiting.remove(flight)
+
+    def _break(self, error: AgentrlError) -> None:
+        self._broken = EngineError(f"{error}; the engine is broken, make a new one")
+        self._broken.__cause__ = error
+        for flight in list(self._flights.values()):
+            self._forget(flight)
+            if not flight.reply.done():
+                flight.reply.set_exception(EngineError(str(error)))
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Raise `ValueError` where a request cannot be served, before it is taken."""
+        context = self._capacity.context_tokens
+        if not 0 < len(request.prompt) < context:
+            raise ValueError(
+                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves nothing "
+                f"to sample in a context of engine.context_tokens={context}; shorten the prompt or "
+                "raise engine.context_tokens"
+                if request.prompt
+                else f"request {request.id!r}: the prompt is empty; give at least one token"
+            )
+        if request.max_new_tokens < 1:
+            raise ValueError(
+                f"request {request.id!r}: max_new_tokens must be 1 or more, "
+                f"got {request.max_new_tokens}"
+            )
+        if request.id in self._flights:
+            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+        if request.images:
+            raise ValueError(f"request {request.id!r}: the local engine takes no images")
+        if request.stop_strings and self._decode is None:
+            raise ValueError(
+                f"request {request.id!r} has stop strings, and the engine cannot read text; give "
+                "LocalEngine(decode=tokenizer.decode)"
+            )
+        self._check_vocabulary(request)
+
+    def _check_vocabulary(self, request: GenerateRequest) -> None:
+        size = self._decoder.vocabulary
+        strange: Iterable[int] = (t for t in request.prompt if not 0 <= t < size)
+        if (token := next(iter(strange), None)) is not None:
+            raise ValueError(
+                f"request {request.id!r}: token {token} is not in the model's vocabulary of {size}"
+            )
+        if not 0 <= request.top_logprobs <= size:
+            raise ValueError(
+                f"request {request.id!r}: top_logprobs must be within [0, {size}], "
+                f"got {request.top_logprobs}"
+            )

@@ -1,0 +1,131 @@
+"""From logits to tokens: the sampling distribution, a draw from it, and its exact log-prob.
+
+Each row is handled by operations that do not mix rows, so a request's tokens and log-probs do not
+depend on what else is in the batch. The filters come in the order of transformers' warpers:
+temperature, top-k, top-p.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from agentrl.errors import EngineError
+from agentrl.policy import Sampling
+
+BLOCK = 64
+"""A draw first chooses a block of so many tokens, then a token within it: two short sums instead of
+one cumulative sum over the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One drawn token."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens, most likely first; those that could not be drawn are left out."""
+
+
+def sample(
+    logits: Tensor,
+    samplings: Sequence[Sampling],
+    uniforms: npt.NDArray[np.float64],
+    top: Sequence[int],
+) -> list[Pick]:
+    """Draw one token per row of `logits`, float32 of shape (rows, vocabulary).
+
+    Raises `EngineError` when a row is not finite.
+    """
+    logprobs = distribution(logits, samplings)
+    drawn = draw(logprobs, torch.from_numpy(uniforms).to(logits.device))
+    chosen = logprobs.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).tolist()
+    if not np.isfinite(chosen).all():
+        raise EngineError(
+            f"the model's logits give log-prob {[x for x in chosen if not np.isfinite(x)][0]}; "
+            "the weights loaded last are not finite or have diverged"
+        )
+    tokens: list[int] = drawn.tolist()
+    tops = _most_likely(logprobs, top)
+    return [Pick(*row) for row in zip(tokens, chosen, tops, strict=True)]
+
+
+def distribution(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """Return the log-probs of the distribution each row is drawn from, -inf where filtered out.
+
+    Greedy rows become a point: 0 for their token, -inf elsewhere.
+    """
+    temperatures = [s.temperature or 1.0 for s in samplings]
+    if any(t != 1.0 for t in temperatures):
+        logits = logits / logits.new_tensor(temperatures).unsqueeze(-1)
+    shaped = [row for row, s in enumerate(samplings) if _is_shaped(s, logits.shape[-1])]
+    if shaped:
+        logits = logits.clone()
+    for row in shaped:
+        logits[row] = filtered(logits[row], samplings[row])
+    return torch.log_softmax(logits, -1)
+
+
+def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Return one row with what the sampling never draws set to -inf; ties at the k-th stay."""
+    if sampling.temperature == 0:
+        point = torch.full_like(logits, -torch.inf)
+        point[logits.argmax()] = 0.0
+        return point
+    if 0 < sampling.top_k < logits.shape[-1]:
+        smallest = logits.topk(sampling.top_k).values[-1]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort()
+        out = ordered.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
+        out[-1] = False
+        logits = logits.masked_fill(torch.empty_like(out).scatter_(0, order, out), -torch.inf)
+    return logits
+
+
+def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the token at which each row's cumulative probability passes its uniform number."""
+    weights = logprobs.exp()
+    rows, vocabulary = weights.shape
+    if extra := -vocabulary % BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, extra))
+    blocks = weights.view(rows, -1, BLOCK)
+    sums = blocks.sum(-1).double()
+    block, rest = _inverse(sums, uniforms * sums.sum(-1))
+    inside = blocks[torch.arange(rows, device=weights.device), block].double()
+    token, _ = _inverse(inside, rest)
+    return block * BLOCK + token
+
+
+def _inverse(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the running sum of each row passes its target, and how far into that item.
+
+    Never an item of weight 0, even when rounding puts the target at the very end.
+    """
+    sums = weights.cumsum(-1)
+    at = (sums <= targets.unsqueeze(-1)).sum(-1)
+    last = (sums < sums[:, -1:]).sum(-1)
+    at = torch.minimum(at, last)
+    picked = at.unsqueeze(-1)
+    before = sums.gather(-1, picked) - weights.gather(-1, picked)
+    return at, targets - before.squeeze(-1)
+
+
+def _is_shaped(sampling: Sampling, vocabulary: int) -> bool:
+    return sampling.temperature == 0 or sampling.top_p < 1 or 0 < sampling.top_k < vocabulary
+
+
+def _most_likely(logprobs: Tensor, top: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
+    most = max(top)
+    if not most:
+        return [()] * len(top)
+    best = logprobs.topk(most)
+    rows = zip(best.indices.tolist(), best.values.tolist(), top, strict=True)
+    return [
+        tuple((t, p) for t, p in zip(ids[:n], values[:n], strict=True) if p > -torch.inf)
+        for ids, values, n in rows
+    ]

@@ -1,0 +1,198 @@
+"""An engine that plays replies given to it. It needs no model, and keeps every promise of one."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.errors import EngineError
+from agentrl.policy import Completion, FinishReason, GenerateRequest
+
+Reply = Callable[[GenerateRequest], Sequence[int]]
+"""What to say, as token ids."""
+Logprob = Callable[[GenerateRequest, int, int], float]
+"""Of a token, given its request, its place in the completion, and the token."""
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A request in flight. Owned by the engine."""
+
+    request: GenerateRequest
+    script: tuple[int, ...]
+    aborted: asyncio.Event
+    spoken: int = 0
+
+
+class ScriptedEngine:
+    """Plays one token per turn of the event loop, so that requests overlap as they really do.
+
+    A request aborted half-way and asked again with its partial tokens continues its reply, as a
+    real engine would. Ends with `stop` on a stop token, else with `length` at the budget; a reply
+    that simply runs out ends with `stop`. Stop strings are ignored: there is no text.
+    """
+
+    def __init__(
+        self,
+        replies: Reply | Mapping[tuple[int, ...], Sequence[int]],
+        *,
+        logprob: float | Logprob = -1.0,
+        token_s: float = 0.0,
+        context_tokens: int | None = None,
+        version: int = 0,
+    ) -> None:
+        """Take a function from request to reply, or a mapping from prompt to reply.
+
+        `token_s` is how long a token takes. A prompt the mapping does not know raises
+        `EngineError`.
+        """
+        self._replies = replies
+        self._logprob = logprob
+        self._token_s = token_s
+        self._context_tokens = context_tokens
+        self._version = version
+        self._turns: dict[str, _Turn] = {}
+        self._unsaid: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
+        self._taking = asyncio.Event()
+        self._taking.set()
+        self._open = True
+        self.requests: list[GenerateRequest] = []
+        """Every request in the order it came."""
+        self.loads: list[tuple[Any, int]] = []
+        """What was loaded, with its version."""
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now loaded."""
+        return self._version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Play the reply to a request. `ValueError` for a prompt that leaves no room."""
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
+        room = self._room(request)
+        if request.id in self._turns:
+            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+        self.requests.append(request)
+        turn = _Turn(request, self._script(request), asyncio.Event())
+        self._turns[request.id] = turn
+        try:
+            return await self._play(turn, room)
+        finally:
+            del self._turns[request.id]
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now; an id that is not in flight is ignored."""
+        if (turn := self._turns.get(request_id)) is not None:
+            turn.aborted.set()
+
+    async def pause(self) -> None:
+        """End every request in flight as aborted and hold new ones back until `resume`."""
+        self._taking.clear()
+        self._abort_all()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._taking.set()
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Remember the weights and stamp the version on every token from now on."""
+        self.loads.append((weights, version))
+        self._version = version
+
+    async def close(self) -> None:
+        """End every request as aborted. Idempotent."""
+        self._open = False
+        self._abort_all()
+
+    async def _play(self, turn: _Turn, room: int) -> Completion:
+        request, versions = turn.request, list[int]()
+        finish: FinishReason | None = None
+        await self._wait_taking(turn)
+        while finish is None:
+            await asyncio.sleep(self._token_s)
+            if turn.aborted.is_set():
+                finish = "aborted"
+                break
+            if turn.spoken == len(turn.script):
+                finish = "stop"
+                break
+            token = turn.script[turn.spoken]
+            turn.spoken += 1
+            versions.append(self._version)
+            if token in request.stop_token_ids:
+                finish = "stop"
+            elif turn.spoken == room:
+                finish = "length"
+        if finish == "aborted":
+            self._remember(turn)
+        return self._completion(turn, tuple(versions), finish)
+
+    async def _wait_taking(self, turn: _Turn) -> None:
+        """Wait until requests are taken, or this one is aborted."""
+        waits = [asyncio.ensure_future(e.wait()) for e in (self._taking, turn.aborted)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _completion(
+        self, turn: _Turn, versions: tuple[int, ...], finish: FinishReason
+    ) -> Completion:
+        tokens = turn.script[: turn.spoken]
+        logprobs = tuple(self._logprob_of(turn.request, i, t) for i, t in enumerate(tokens))
+        top = tuple(((t, x),) for t, x in zip(tokens, logprobs, strict=True))
+        return Completion(
+            token_ids=tokens,
+            logprobs=logprobs,
+            versions=versions,
+            finish=finish,
+            top_logprobs=top if turn.request.top_logprobs else (),
+        )
+
+    def _logprob_of(self, request: GenerateRequest, place: int, token: int) -> float:
+        if request.sampling.temperature == 0:
+            return 0.0
+        if isinstance(self._logprob, float | int):
+            return self._logprob
+        return self._logprob(request, place, token)
+
+    def _script(self, request: GenerateRequest) -> tuple[int, ...]:
+        unsaid = self._unsaid.pop((request.prompt, request.seed), None)
+        if unsaid is not None:
+            return unsaid
+        if not isinstance(self._replies, Mapping):
+            return tuple(self._replies(request))
+        if request.prompt not in self._replies:
+            raise EngineError(
+                f"request {request.id!r}: there is no reply to prompt {request.prompt}; "
+                f"the script answers {len(self._replies)} prompts"
+            )
+        return tuple(self._replies[request.prompt])
+
+    def _remember(self, turn: _Turn) -> None:
+        said, unsaid = turn.script[: turn.spoken], turn.script[turn.spoken :]
+        self._unsaid[turn.request.prompt + said, turn.request.seed] = unsaid
+
+    def _abort_all(self) -> None:
+        for turn in self._turns.values():
+            turn.aborted.set()
+
+    def _room(self, request: GenerateRequest) -> int:
+        """Return how many tokens the request may get."""
+        if request.max_new_tokens < 1:
+            raise ValueError(
+                f"request {request.id!r}: max_new_tokens must be 1 or more, "
+                f"got {request.max_new_tokens}"
+            )
+        if self._context_tokens is None:
+            return request.max_new_tokens
+        room = self._context_tokens - len(request.prompt)
+        if room < 1:
+            raise ValueError(
+                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves nothing "
+                f"to sample in a context of engine.context_tokens={self._context_tokens}; shorten "
+                "the prompt or raise engine.context_tokens"
+            )
+        return min(room, request.max_new_tokens)

@@ -1,0 +1,45 @@
+"""Weights as they come: a state dict, or a folder of safetensors."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+from torch import Tensor
+
+Weights = Mapping[str, Tensor] | str | PathLike[str]
+"""A state dict with the Hugging Face parameter names, or a folder (or file) of safetensors."""
+
+
+def read_weights(weights: Weights) -> Mapping[str, Tensor]:
+    """Return the state dict; a folder's files are read and joined."""
+    if isinstance(weights, Mapping):
+        return weights
+    from safetensors.torch import load_file
+
+    path = Path(weights)
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(
+            f"no *.safetensors in {path}; save the model with save_pretrained, or load a state dict"
+        )
+    state: dict[str, Tensor] = {}
+    for file in files:
+        state.update(load_file(file))
+    return state
+
+
+def take(state: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return one weight, or raise `ValueError` naming what is missing or of another shape."""
+    if name not in state:
+        known = ", ".join(list(state)[:3])
+        raise ValueError(
+            f"the weights have no {name!r} (they have {known}, ...); give the state dict of the "
+            "model the engine was made with, under its Hugging Face names"
+        )
+    found = tuple(state[name].shape)
+    if found != shape:
+        raise ValueError(
+            f"{name!r} has shape {found}, the engine's model has {shape}; these are weights of "
+            "another model"
+        )
+    return state[name]
