@@ -4,7 +4,7 @@
          -> new weights -> policy engine
 
 Three things to do with it: `register` a tool environment, `train` an agent from a config, and
-`evaluate` it on held-out tasks. `agentrl/train.py` is the map of how it works.
+`evaluate` it on held-out tasks. `agentrl/training.py` is the map of how it works.
 
 Importing this package is light: what needs torch or transformers is imported when it is used.
 """
@@ -23,7 +23,7 @@ from agentrl.tool import ToolContext, tool
 
 if TYPE_CHECKING:
     from agentrl.evaluate.heldout import evaluate
-    from agentrl.train import train
+    from agentrl.training import train
 
 __all__ = [
     "Action",
@@ -50,7 +50,7 @@ __all__ = [
     "train",
 ]
 
-_LAZY = {"evaluate": "agentrl.evaluate.heldout", "train": "agentrl.train"}
+_LAZY = {"evaluate": "agentrl.evaluate.heldout", "train": "agentrl.training"}
 
 
 def __getattr__(name: str) -> Any:

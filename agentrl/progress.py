@@ -1,14 +1,16 @@
 """What a long run tells whoever watches it. The command line draws bars; tests stay silent."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
+
+NOTHING: Mapping[str, float] = {}
 
 
 class Phase(Protocol):
     """One stretch of work with a known length."""
 
-    def advance(self, amount: int = 1, **figures: float) -> None:
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
         """Report that `amount` more is done, and the latest figures to show beside it."""
         ...
 
@@ -26,7 +28,7 @@ class Progress(Protocol):
 
 
 class _QuietPhase:
-    def advance(self, amount: int = 1, **figures: float) -> None:
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
         del amount, figures
 
 

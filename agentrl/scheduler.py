@@ -9,6 +9,27 @@ from agentrl.trajectory import Failed, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What a training step is, and what happens between steps."""
+
+    steps: int
+    tasks_per_step: int
+    group_size: int
+    max_failed_fraction: float
+    checkpoint_every: int
+    evaluate_every: int
+    """0 evaluates before and after the run only."""
+
+    def checkpoints_after(self, step: int) -> bool:
+        """Return whether a checkpoint follows a step; steps are counted from 1."""
+        return step % self.checkpoint_every == 0 or step == self.steps
+
+    def evaluates_after(self, step: int) -> bool:
+        """Return whether an evaluation follows a step; the last one has its own."""
+        return self.evaluate_every > 0 and step % self.evaluate_every == 0 and step < self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try at one trajectory of a step."""
 
@@ -57,6 +78,7 @@ def check_failures(outcomes: Sequence[Outcome], *, max_failed_fraction: float) -
         for kind, count in kinds.most_common()
     )
     raise TooManyFailures(
-        f"{len(failed)} of {len(outcomes)} trajectories failed, and rollout.max_failed_fraction "
-        f"allows {max_failed_fraction:.0%} of a step ({examples}); mend the cause or raise it"
+        f"{len(failed)} of {len(outcomes)} trajectories of a step failed ({examples}), and "
+        f"rollout.max_failed_fraction allows {max_failed_fraction:.0%}; mend the cause, or raise "
+        "that bound"
     )

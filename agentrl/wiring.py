@@ -1,17 +1,20 @@
-"""From config sections to the parts of a run. Every key of a section is read here or by its part."""
+"""From config sections to the parts of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.config.run import RunConfig, SandboxSection
 from agentrl.env import Env
+from agentrl.evaluate.heldout import Evaluation
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
 from agentrl.rollout.episode import Chat, EpisodeLimits
 from agentrl.rollout.pool import Rollouts
 from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, SandboxSettings
+from agentrl.scheduler import Schedule
 from agentrl.seeds import derive
 from agentrl.task import Task
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from agentrl.chat.format import ChatFormat
     from agentrl.engine.local import LocalEngine
+    from agentrl.learn.checkpoint import Checkpoints
+    from agentrl.learn.trainer import Trainer
 
 
 def env_factory(config: RunConfig) -> Callable[[], Env]:
@@ -42,9 +47,7 @@ def task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSample
 
 def evaluation_tasks(config: RunConfig, env: Env) -> list[Task]:
     """Return the held-out tasks of every evaluation of the run."""
-    return heldout_tasks(
-        env, count=config.evaluate.tasks, seed=derive(config.run.seed, "heldout")
-    )
+    return heldout_tasks(env, count=config.evaluate.tasks, seed=derive(config.run.seed, "heldout"))
 
 
 def sandbox_settings(section: SandboxSection) -> SandboxSettings:
@@ -67,6 +70,32 @@ def episode_limits(config: RunConfig) -> EpisodeLimits:
         step_s=rollout.step_s,
         turn_s=rollout.turn_s,
         episode_s=rollout.episode_s,
+    )
+
+
+def schedule(config: RunConfig) -> Schedule:
+    """Return what a training step is."""
+    return Schedule(
+        steps=config.run.steps,
+        tasks_per_step=config.rollout.tasks_per_step,
+        group_size=config.rollout.group_size,
+        max_failed_fraction=config.rollout.max_failed_fraction,
+        checkpoint_every=config.run.checkpoint_every,
+        evaluate_every=config.evaluate.every,
+    )
+
+
+def evaluation(config: RunConfig, tasks: Sequence[Task]) -> Evaluation:
+    """Return how a policy is judged on held-out tasks."""
+    section = config.evaluate
+    return Evaluation(
+        tasks=tuple(tasks),
+        samples_per_task=section.samples_per_task,
+        k=section.k,
+        threshold=section.threshold,
+        confidence=section.confidence,
+        sampling=Sampling(temperature=section.temperature),
+        seed=derive(config.run.seed, "evaluation"),
     )
 
 
@@ -97,13 +126,41 @@ def chat_format(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> "Cha
     return ChatFormat(tokenizer, dialect=config.policy.dialect, template=config.policy.template)
 
 
-def local_engine(config: RunConfig, model: "PreTrainedModel") -> "LocalEngine":
+def engine(config: RunConfig, model: "PreTrainedModel") -> "LocalEngine":
     """Return the engine in this process."""
     from agentrl.engine.local import LocalEngine
 
     return LocalEngine(
         model, slots=config.engine.slots, context_tokens=config.engine.context_tokens
     )
+
+
+def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
+    """Return the learning half around a model."""
+    from agentrl.learn.trainer import Trainer
+
+    return Trainer(
+        model,
+        config.learn,
+        seed=derive(config.run.seed, "trainer"),
+        temperature=config.sampling.temperature,
+    )
+
+
+def checkpoints(
+    config: RunConfig, folder: Path, tokenizer: "PreTrainedTokenizerBase"
+) -> "Checkpoints":
+    """Return the checkpoints of a run; each is a model folder with its tokenizer."""
+    from agentrl.learn.checkpoint import Checkpoints
+
+    return Checkpoints(folder=folder, keep=config.run.keep_checkpoints, tokenizer=tokenizer)
+
+
+def use_threads(count: int) -> None:
+    """Let torch use so many threads in this process."""
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def device_of(name: str) -> str:

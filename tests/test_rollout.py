@@ -128,7 +128,7 @@ async def test_turns_run_out() -> None:
 
 async def test_a_turn_that_is_cut_is_closed_by_the_template() -> None:
     tree, leaf = await play(
-        Echo(), "long", "done", limits=EpisodeLimits(max_turns=2, max_turn_tokens=3)
+        Echo(), "long", "done", limits=EpisodeLimits(max_turns=1, max_turn_tokens=3)
     )
     assert leaf.node is not None
     closed = [node for node in tree.path(leaf.node) if node.token_ids == (END,)]

@@ -1,0 +1,168 @@
+"""Where a run's first policy comes from: a model folder, or a small new one, and a warm start.
+
+Either way it ends as a Hugging Face folder, `policy/` of the run, that the run starts from; a run
+that is resumed finds it there.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl import wiring
+from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
+from agentrl.env import Env
+from agentrl.progress import Progress
+from agentrl.rollout.demonstrations import demonstrate
+from agentrl.seeds import derive
+from agentrl.summary import Summary
+from agentrl.thread import in_thread_to_the_end
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agentrl.chat.format import ChatFormat
+    from agentrl.learn.demonstrate import Conversation
+
+VOCABULARY_EPISODES = 2000
+"""How many demonstrations a new tokenizer is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A model, and how it speaks."""
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    chat: "ChatFormat"
+
+
+def load_policy(config: RunConfig, path: Path | str) -> Policy:
+    """Return the policy in a Hugging Face folder or of a hub name."""
+    from agentrl.chat.tokenizer import load_tokenizer
+    from agentrl.learn.newpolicy import load_model
+
+    device = wiring.device_of(config.policy.device)
+    tokenizer = load_tokenizer(path)
+    model = load_model(path, dtype=config.policy.dtype, device=device)
+    return Policy(model, tokenizer, wiring.chat_format(config, tokenizer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPolicy:
+    """Makes the policy a run starts from."""
+
+    config: RunConfig
+    folder: Path
+    make_env: Callable[[], Env]
+    summary: Summary
+    progress: Progress
+
+    async def open(self) -> Policy:
+        """Return the policy in `folder`, making it first if it is not there.
+
+        The folder appears whole or not at all.
+        """
+        if not self.folder.exists():
+            partial = self.folder.with_name(f".{self.folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            policy = await self._make(partial)
+            policy.model.save_pretrained(partial)
+            policy.tokenizer.save_pretrained(partial)
+            partial.rename(self.folder)
+        return load_policy(self.config, self.folder)
+
+    async def _make(self, scratch: Path) -> Policy:
+        section, warmstart = self.config.policy, self.config.warmstart
+        shown = await self._conversations(warmstart)
+        if section.make is not None:
+            policy = self._new(section.make, shown, scratch)
+        else:
+            assert section.path is not None, "load_config sees to it"
+            policy = load_policy(self.config, section.path)
+        if warmstart is not None:
+            with self.summary.timed("warm start"):
+                await in_thread_to_the_end(self._warm, policy, warmstart, shown)
+        return policy
+
+    async def _conversations(self, section: WarmstartSection | None) -> Sequence["Conversation"]:
+        """Return what the policy is shown: recordings, or what the gold player does."""
+        from agentrl.learn.demonstrate import Conversation
+        from agentrl.learn.recording import read_recordings
+
+        if section is None:
+            # A new tokenizer needs to see the environment's texts, even without a warm start.
+            section = WarmstartSection(demonstrations=VOCABULARY_EPISODES // 10)
+            if self.config.policy.make is None:
+                return ()
+        elif section.recordings is not None:
+            path = section.recordings
+            return [
+                Conversation.of_recording(recording, f"{path}, conversation {number}")
+                for number, recording in enumerate(read_recordings(path), start=1)
+            ]
+        seed = derive(self.config.run.seed, "demonstrations")
+        tasks = list(islice(self.make_env().tasks("train", seed=seed), section.demonstrations))
+        with (
+            self.summary.timed("demonstrations"),
+            self.progress.phase("demonstrations", total=len(tasks)) as phase,
+        ):
+            episodes = await demonstrate(
+                self.make_env,
+                tasks,
+                guess_fraction=section.guess_fraction,
+                seed=seed,
+                concurrency=self.config.rollout.concurrency,
+                on_episode=lambda: phase.advance(),
+            )
+        return [Conversation.of_gold(episode) for episode in episodes]
+
+    def _new(
+        self, section: MakePolicySection, shown: Sequence["Conversation"], scratch: Path
+    ) -> Policy:
+        from agentrl.chat.tokenizer import train_tokenizer
+        from agentrl.learn.newpolicy import make_model
+
+        with self.summary.timed("new policy"):
+            tokenizer = train_tokenizer(
+                [c.exchange for c in shown[:VOCABULARY_EPISODES]],
+                vocab_size=section.vocab_size,
+                folder=scratch,
+                template=self.config.policy.template or "hermes",
+            )
+            assert isinstance(tokenizer.eos_token_id, int)
+            assert isinstance(tokenizer.pad_token_id, int)
+            model = make_model(
+                section,
+                vocab_size=len(tokenizer),
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+                context_tokens=self.config.engine.context_tokens,
+                seed=derive(self.config.run.seed, "weights"),
+            )
+        return Policy(model, tokenizer, wiring.chat_format(self.config, tokenizer))
+
+    def _warm(
+        self, policy: Policy, section: WarmstartSection, shown: Sequence["Conversation"]
+    ) -> None:
+        from agentrl.learn.demonstrate import demonstrations
+        from agentrl.learn.warmstart import warmstart
+
+        context_tokens = self.config.engine.context_tokens
+        rows = demonstrations(shown, policy.chat, context_tokens=context_tokens)
+        with self.progress.phase("warm start", total=section.steps) as phase:
+
+            def on_step(step: int, loss: float, tokens: int) -> None:
+                del step, tokens
+                phase.advance(1, {"loss": loss})
+
+            found = warmstart(
+                policy.model,
+                rows,
+                section,
+                seed=derive(self.config.run.seed, "warm start"),
+                on_step=on_step,
+            )
+        self.summary.put("warm start", {"steps": found.steps, "loss": found.last_loss})

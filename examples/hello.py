@@ -1,0 +1,24 @@
+"""A tool of your own, an environment around it, and an agent that learns to use it."""
+
+import agentrl
+
+
+@agentrl.tool
+def multiply(a: int, b: int) -> int:
+    """Return a times b."""
+    return a * b
+
+
+def tasks(split: agentrl.Split, seed: int):
+    for a, b in agentrl.sample_pairs(split, seed):
+        yield agentrl.Task(prompt=f"What is {a} * {b}?", answer=str(a * b), data={"a": a, "b": b})
+
+
+def gold(task: agentrl.Task, seen):
+    return agentrl.call("multiply", **task.data) if len(seen) == 1 else agentrl.say(seen[-1].text)
+
+
+agentrl.register_tool_env(
+    "demo/Multiply-v0", tools=[multiply], tasks=tasks, gold=gold, reward=agentrl.rewards.exact_answer
+)
+agentrl.train("configs/quickstart.yaml", {"env.id": "demo/Multiply-v0", "env.kwargs": {}, "run.name": "hello"})

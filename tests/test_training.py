@@ -1,0 +1,178 @@
+"""A whole run on a tiny model: what it leaves, resuming bit for bit, and what it refuses.
+
+Mutants seen caught: the sampler not skipped on resume; the optimiser state not restored; weights
+not loaded into the engine; evaluation seeds drawn anew; overlap not checked.
+"""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import agentrl
+from agentrl.config.load import load_config
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.metrics import read_metrics
+from agentrl.task import Split, split_of
+from agentrl.tool_env import ToolEnv
+from agentrl.training import RunResult, train
+
+CONFIG = """
+run: {{name: tiny, folder: {folder}, steps: 4, checkpoint_every: 2}}
+env: {{id: "{module}:Doubles"}}
+policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
+warmstart: {{steps: 20, batch_size: 8, demonstrations: 60, guess_fraction: 0.3}}
+engine: {{slots: 8, context_tokens: 256}}
+sampling: {{max_turn_tokens: 24}}
+rollout: {{tasks_per_step: 2, group_size: 4, concurrency: 6, max_turns: 3}}
+learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
+evaluate: {{tasks: 6}}
+metrics: {{tensorboard: false}}
+"""
+
+
+@agentrl.tool
+def double(number: int) -> int:
+    """Return twice the number."""
+    return 2 * number
+
+
+def doubles(split: Split, seed: int) -> Iterable[agentrl.Task]:
+    for number in range(500):
+        if split_of(str(number)) == split:
+            yield agentrl.Task(prompt=f"Double {number}", answer=str(2 * number))
+
+
+def gold(task: agentrl.Task, seen: Sequence[Message]) -> agentrl.Action:
+    if len(seen) == 1:
+        return agentrl.call("double", number=int(task.answer) // 2)
+    return agentrl.say(seen[-1].text)
+
+
+class Doubles(ToolEnv):
+    def __init__(self, leak: bool = False, empty: bool = False) -> None:
+        def tasks(split: Split, seed: int) -> Iterable[agentrl.Task]:
+            return [] if empty else doubles("train" if leak else split, seed)
+
+        reward = agentrl.rewards.exact_answer
+        super().__init__(tasks=tasks, tools=[double], reward=reward, gold=gold)
+
+
+def config_file(folder: Path) -> Path:
+    path = folder / "tiny.yaml"
+    path.write_text(CONFIG.format(folder=folder / "runs", module=__name__))
+    return path
+
+
+def tiny(folder: Path, **overrides: Any) -> RunResult:
+    keys = {name.replace("__", "."): value for name, value in overrides.items()}
+    return train(config_file(folder), keys)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `module:Class` in a config find this very module."""
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def final_weights(result: RunResult) -> dict[str, torch.Tensor]:
+    return load_file(result.folder / "checkpoints" / f"{result.steps:06d}" / "model.safetensors")
+
+
+def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
+    result = tiny(tmp_path)
+    folder = tmp_path / "runs" / "tiny"
+    assert result.folder == folder
+    summary = json.loads((folder / "summary.json").read_text())
+    for when in ("before", "after"):
+        low, high = summary[when]["ci95"]
+        assert 0 <= low <= summary[when]["pass@1"] <= high <= 1
+        assert summary[when]["n"] == 6
+    assert {"train", "warm start", "evaluate before", "evaluate after"} <= summary["seconds"].keys()
+    metrics = read_metrics(folder)
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4]
+    wanted = {
+        "reward/mean",
+        "entropy",
+        "engine_gap/max",
+        "tis/ess",
+        "ratio/clip_fraction",
+        "advantage/zero_fraction",
+    }
+    assert wanted <= metrics[0].keys()
+    assert metrics[0]["engine_gap/max"] < 1e-3
+    assert load_config(folder / "config.yaml") == load_config(config_file(tmp_path))
+
+
+def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
+    tmp_path: Path,
+) -> None:
+    whole = tiny(tmp_path / "whole") if (tmp_path / "whole").mkdir() is None else None
+    (tmp_path / "parts").mkdir()
+    tiny(tmp_path / "parts", run__steps=2)
+    config = load_config(config_file(tmp_path / "parts"))
+    resumed = train(config, resume=True)
+    assert whole is not None
+    first, second = final_weights(whole), final_weights(resumed)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+    assert resumed.before == whole.before
+    assert resumed.after == whole.after
+
+
+def test_train_and_held_out_overlap_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="held-out task"):
+        tiny(tmp_path, env__kwargs={"leak": True})
+
+
+def test_an_empty_task_set_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no held-out task"):
+        tiny(tmp_path, env__kwargs={"empty": True})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_env_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="code/ChainSun-v0.*code/ChainSum-v0"):
+        tiny(tmp_path, env__id="code/ChainSun-v0")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_prompt_longer_than_the_context_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.context_tokens"):
+        tiny(tmp_path, engine__context_tokens=4)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path: Path, root: Path) -> None:
+    path = config_file(tmp_path)
+    command = [sys.executable, "-m", "agentrl.cli", "train", str(path), "run.steps=10000"]
+    places = [".", "envs", "tools", "sandbox", "tests"]
+    env = {"PYTHONPATH": ":".join(str(root / place) for place in places), "PATH": "/usr/bin:/bin"}
+    running = subprocess.Popen(command, env=env, cwd=tmp_path, start_new_session=True)
+    try:
+        asyncio.run(_wait_for(tmp_path / "runs/tiny/checkpoints"))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    finally:
+        running.kill()
+        running.wait(10)
+    left = subprocess.run(
+        ["ps", "-o", "pid=", "--sid", str(running.pid)], capture_output=True, text=True
+    )
+    assert left.stdout.strip() == ""
+    assert list((tmp_path / "runs/tiny/checkpoints").iterdir())
+
+
+async def _wait_for(folder: Path) -> None:
+    async with asyncio.timeout(120):
+        while not (folder.exists() and list(folder.glob("0*"))):
+            await asyncio.sleep(0.1)
