@@ -1,0 +1,1 @@
+"""Messages to tokens and back, incrementally. Start at `agentrl.chat.format`."""

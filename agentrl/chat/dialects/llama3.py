@@ -1,0 +1,86 @@
+"""Llama 3: a turn is a JSON object with `name` and `parameters`, or text and then the tag."""
+
+import re
+from collections.abc import Sequence
+
+from agentrl.chat.call_json import read_call, write_call
+from agentrl.chat.dialect import Dialect
+from agentrl.chat.thinking import CLOSE as THOUGHT
+from agentrl.chat.thinking import OPEN as THINK
+from agentrl.chat.thinking import find_spoken
+from agentrl.env import Action
+from agentrl.message import ToolCall
+
+TAG = "<|python_tag|>"
+WANTED = 'Write {"name": "...", "parameters": {...}} and nothing after it'
+_ATTEMPT = re.compile(r'\{\s*"(name|parameters|type)"')
+"""How a turn without the tag begins when it is a call, and not an answer that is JSON."""
+
+
+def parse(text: str, start: int) -> Action:
+    """Read a turn: text or calls or text, the tag and calls; `;` stands between calls."""
+    tag = find_spoken(text, TAG, start)
+    if tag >= 0:
+        return _read(text, said=text[:tag], at=tag + len(TAG))
+    begin = _after_thinking(text, start)
+    if _ATTEMPT.match(text, begin):
+        return _read(text, said=text[:begin].rstrip(), at=begin)
+    return Action(text)
+
+
+def write(text: str, calls: Sequence[ToolCall]) -> str:
+    """Return the turn; the tag stands between text and calls."""
+    written = "; ".join(write_call(call, arguments_key="parameters") for call in calls)
+    return f"{text}{TAG}{written}" if text and calls else text + written
+
+
+def _read(text: str, *, said: str, at: int) -> Action:
+    calls: list[ToolCall] = []
+    malformed: list[str] = []
+    while True:
+        read = read_call(text, at, arguments_key="parameters", call_id=f"call_{len(calls)}")
+        if read.call is not None:
+            calls.append(read.call)
+        else:
+            malformed.append(f"Malformed tool call: {read.error}. {WANTED}")
+        if read.end is None:
+            break
+        at = read.end
+        rest = text[at:].lstrip()
+        if not rest:
+            break
+        if not rest.startswith((";", "{")):
+            malformed.append(f"Malformed tool call: there is text after it. {WANTED}")
+            break
+        at = len(text) - len(rest.removeprefix(";"))
+    return Action(said, tuple(calls), tuple(malformed))
+
+
+def _after_thinking(text: str, at: int) -> int:
+    """Return where the first word after leading white space and thinking blocks is."""
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        closed = text.find(THOUGHT, at) if text.startswith(THINK, at) else -1
+        if closed < 0:
+            return at
+        at = closed + len(THOUGHT)
+
+
+LLAMA3 = Dialect(
+    name="llama3",
+    parse=parse,
+    write=write,
+    special_tokens=(
+        "<|finetune_right_pad_id|>",
+        "<|begin_of_text|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eot_id|>",
+        TAG,
+    ),
+    end_of_turn="<|eot_id|>",
+    pad="<|finetune_right_pad_id|>",
+    begin_of_text="<|begin_of_text|>",
+    also_stops=("<|eom_id|>",),
+)

@@ -1,0 +1,25 @@
+"""Thinking blocks: part of what the agent said, and never searched for tool calls."""
+
+OPEN = "<think>"
+CLOSE = "</think>"
+
+
+def end_of_thinking(text: str) -> int:
+    """Return where a text that began inside a thinking block leaves it; its end if never."""
+    at = text.find(CLOSE)
+    return len(text) if at < 0 else at + len(CLOSE)
+
+
+def find_spoken(text: str, what: str, start: int) -> int:
+    """Return where `what` is first found outside thinking blocks, -1 if nowhere.
+
+    `start` lies outside them. A block that is never closed reaches to the end.
+    """
+    while True:
+        at, thinking = text.find(what, start), text.find(OPEN, start)
+        if at < 0 or thinking < 0 or at < thinking:
+            return at
+        closed = text.find(CLOSE, thinking)
+        if closed < 0:
+            return -1
+        start = closed + len(CLOSE)
