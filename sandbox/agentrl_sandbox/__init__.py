@@ -1,8 +1,8 @@
 """Sandboxes: where model-written code runs.
 
-    sandbox = await open_session()          # shares one supervisor inside a run's scope
-    result = await sandbox.exec("1 + 1")    # ExecResult(status="ok", value="2", ...)
-    branch = await sandbox.fork()           # an independent copy, a millisecond later
+sandbox = await open_session()          # shares one supervisor inside a run's scope
+result = await sandbox.exec("1 + 1")    # ExecResult(status="ok", value="2", ...)
+branch = await sandbox.fork()           # an independent copy, a millisecond later
 """
 
 from agentrl.sandbox import Sandbox, SandboxSettings, sandbox_settings

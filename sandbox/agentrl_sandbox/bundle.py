@@ -4,11 +4,14 @@ The interpreter inside runs the archive in isolated mode, so nothing of the host
 environment takes part, and the sandbox needs no view of where agentrl is installed.
 """
 
+import importlib.util
 import io
+import marshal
 import zipfile
 from functools import cache
 from importlib.resources import files
 
+_PYC_WITHOUT_SOURCE = bytes(12)
 _MAIN = "from agentrl_sandbox.inside.supervisor import main\n\nmain()\n"
 
 
@@ -21,5 +24,12 @@ def bundle() -> bytes:
         archive.writestr("agentrl_sandbox/__init__.py", "")
         for source in (files("agentrl_sandbox") / "inside").iterdir():
             if source.name.endswith(".py"):
-                archive.writestr(f"agentrl_sandbox/inside/{source.name}", source.read_bytes())
+                name = f"agentrl_sandbox/inside/{source.name}"
+                archive.writestr(f"{name}c", _compiled(name, source.read_bytes()))
     return buffer.getvalue()
+
+
+def _compiled(name: str, source: bytes) -> bytes:
+    """Return a compiled module: the interpreter inside is the one that runs us."""
+    code = compile(source, name, "exec", dont_inherit=True)
+    return importlib.util.MAGIC_NUMBER + _PYC_WITHOUT_SOURCE + marshal.dumps(code)

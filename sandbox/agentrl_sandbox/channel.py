@@ -62,9 +62,7 @@ class Channel(asyncio.Protocol):
             raise SandboxError(self._why_ended())
         return (await self._reply(GREETING, future, within_s)).body
 
-    async def ask(
-        self, body: dict[str, Any], blob: bytes = b"", *, within_s: float
-    ) -> Frame:
+    async def ask(self, body: dict[str, Any], blob: bytes = b"", *, within_s: float) -> Frame:
         """Send a request and return its reply.
 
         `SandboxError` when the channel ends or the deadline passes. A caller that is cancelled

@@ -63,7 +63,10 @@ class Started:
 class Launcher(Protocol):
     """Starts supervisors of one kind."""
 
-    isolated: bool
+    @property
+    def isolated(self) -> bool:
+        """Whether sessions get namespaces of their own."""
+        ...
 
     def start(self, control: socket) -> Started:
         """Start a supervisor whose descriptor 0 is `control`."""

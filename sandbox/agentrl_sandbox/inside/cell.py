@@ -1,4 +1,4 @@
-"""Running one cell: compile, execute, echo the last expression, and put into words what went wrong."""
+"""Running one cell: compile, execute, echo the last expression, say what went wrong."""
 
 import ast
 import errno

@@ -7,6 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentrl_sandbox.inside import processes
@@ -121,8 +122,8 @@ class Child:
         )
         self.clear()
         selector.register(self.pidfd, selectors.EVENT_READ, self._ended)
-        selector.register(pipes.out, selectors.EVENT_READ, lambda _: self._pump(pipes.out))
-        selector.register(pipes.err, selectors.EVENT_READ, lambda _: self._pump(pipes.err))
+        selector.register(pipes.out, selectors.EVENT_READ, partial(self._readable, pipes.out))
+        selector.register(pipes.err, selectors.EVENT_READ, partial(self._readable, pipes.err))
 
     def expect(self, expected_nonce: str) -> str:
         """Expect a frame with this nonce after those already expected."""
@@ -185,6 +186,9 @@ class Child:
     def _ended(self, _: int) -> None:
         if self._open:
             self._on_death(self)
+
+    def _readable(self, fd: int, _: int) -> None:
+        self._pump(fd)
 
     def _pump(self, fd: int) -> bool:
         """Read a piece of output; False when there is none."""

@@ -69,7 +69,9 @@ def _regular(fd: int, path: str) -> int:
 def write(root: str, path: str, data: bytes, *, limit_bytes: int) -> None:
     """Write a file below `root`, making its parents."""
     if len(data) > limit_bytes:
-        raise OSError(f"{path!r} has {len(data)} bytes, over sandbox.limits.file_bytes={limit_bytes}")
+        raise OSError(
+            f"{path!r} has {len(data)} bytes, over sandbox.limits.file_bytes={limit_bytes}"
+        )
     directory, name = _open_parent(root, path, make=True)
     try:
         fd = _open(name, os.O_WRONLY | os.O_CREAT | _FILE, directory, path)

@@ -1,4 +1,4 @@
-"""The process that runs model-written code: hardens itself, then serves cells until its keeper ends.
+"""The process that runs model-written code: hardens itself, then serves cells.
 
 Nothing here is trusted by the keeper: the code can rewrite all of it. That is why limits,
 deadlines, output and nonces are held on the other side of the channel.
@@ -77,14 +77,16 @@ def _install(ends: Endpoints) -> socket.socket:
     for place, fd in enumerate(safe):
         os.dup2(fd, place, inheritable=place < CHANNEL_FD)
         os.close(fd)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8"
+    )
     sys.stdout = sys.__stdout__ = _stream(1)
     sys.stderr = sys.__stderr__ = _stream(2)
     return socket.socket(fileno=CHANNEL_FD)
 
 
 def _stream(fd: int) -> io.TextIOWrapper:
-    file = open(fd, "wb", buffering=8192, closefd=False)
+    file = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
     return io.TextIOWrapper(file, "utf-8", "backslashreplace", line_buffering=True)
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import files, kernel, processes
@@ -230,7 +231,9 @@ class Keeper:
 
     def _why_not_fork(self, session: Session) -> str | None:
         if len(self._sessions) >= FORKS_MAX:
-            return f"this session has {len(self._sessions)} live copies, and {FORKS_MAX} is the most"
+            return (
+                f"this session has {len(self._sessions)} live copies, and {FORKS_MAX} is the most"
+            )
         if session.last_words is not None:
             return session.last_words[1]
         if session.child is not None and (count := processes.threads(session.child.pid)) > 1:
@@ -260,9 +263,8 @@ class Keeper:
             "directory": copy.directory,
             "keep_rng": keep_rng,
         }
-        self._selector.register(
-            pipes.ours, selectors.EVENT_READ, lambda _: self._greet(parent, copy, job, pipes)
-        )
+        greet = partial(self._greet, parent, copy, job, pipes)
+        self._selector.register(pipes.ours, selectors.EVENT_READ, greet)
         try:
             send_fork(parent.child.link.channel, body, pipes.theirs)
         except OSError as error:
@@ -270,7 +272,7 @@ class Keeper:
         finally:
             pipes.close_theirs()
 
-    def _greet(self, parent: Session, copy: Session, job: Job, pipes: Pipes) -> None:
+    def _greet(self, parent: Session, copy: Session, job: Job, pipes: Pipes, _: int) -> None:
         """Take in the copy that has just started."""
         if parent.job is not job:
             return
@@ -375,7 +377,9 @@ class Keeper:
             return
         if not self._settings.isolated and (over := self._over_disk(session)):
             status, error = "limit", over
-        self._finish(session, status, value=value, error=error, truncated=bool(body.get("truncated")))
+        self._finish(
+            session, status, value=value, error=error, truncated=bool(body.get("truncated"))
+        )
 
     def _over_disk(self, session: Session) -> str | None:
         used_bytes, limit_bytes = files.used_bytes(session.directory), self._settings.disk_bytes

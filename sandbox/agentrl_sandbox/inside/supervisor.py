@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import kernel, processes
@@ -18,11 +19,11 @@ from agentrl_sandbox.inside.frames import Reader, encode
 from agentrl_sandbox.inside.keeper import Keeper, Settings
 
 # What model-written code is likely to import: loaded once here, shared by every session.
-PRELOADED = (
-    "bisect collections copy csv dataclasses datetime decimal enum fractions functools hashlib heapq "
-    "io itertools json math operator pathlib random re statistics string subprocess tempfile textwrap "
-    "time typing unicodedata"
-).split()
+PRELOADED = """
+bisect collections copy csv dataclasses datetime decimal enum fractions functools hashlib
+heapq io itertools json math operator pathlib random re statistics string subprocess
+tempfile textwrap time typing unicodedata
+"""
 _SOCKETS_MAX = 16
 
 
@@ -116,7 +117,7 @@ def prepare(settings: Settings, number: int) -> Settings:
         kernel.adopt_orphans(True)
         root = os.path.join(settings.root, f"keeper-{number}")
         os.mkdir(root, 0o700)
-        return Settings(**{**vars(settings), "root": root})
+        return replace(settings, root=root)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -138,7 +139,7 @@ def main() -> None:
     if not settings.isolated:
         kernel.adopt_orphans(True)
     kernel.set_dumpable(False)
-    for name in PRELOADED:
+    for name in PRELOADED.split():
         __import__(name)
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, shared pages
