@@ -1,0 +1,1 @@
+"""How good a policy is: held-out evaluation, and figures that carry their uncertainty."""

@@ -1,0 +1,26 @@
+"""pass@k: the chance that at least one of k attempts at a task passes."""
+
+import math
+
+from agentrl.errors import ConfigError
+
+
+def pass_at_k(passed: int, *, samples: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k from `passed` passes among `samples` attempts.
+
+    It is 1 - C(samples - passed, k) / C(samples, k): the share of all ways to pick k of the
+    attempts that contain a pass (Chen et al. 2021, "Evaluating Large Language Models Trained on
+    Code"). The plug-in 1 - (1 - passed / samples)**k is too small on average. Raises `ConfigError`
+    for k > samples: then no unbiased estimate exists.
+    """
+    if not 1 <= k <= samples:
+        raise ConfigError(
+            f"pass@{k} of {samples} samples per task: k must be within [1, {samples}]; lower "
+            "evaluate.k or raise evaluate.samples_per_task"
+        )
+    if not 0 <= passed <= samples:
+        raise ValueError(f"{passed} of {samples} samples passed; count each sample once")
+    # Factor by factor, because the binomials themselves overflow a float. A factor of 0 says that
+    # there are fewer than k failures.
+    failures = samples - passed
+    return 1 - math.prod(max(failures - i, 0) / (samples - i) for i in range(k))

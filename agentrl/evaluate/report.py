@@ -1,0 +1,119 @@
+"""What an evaluation found: every score with its interval, infrastructure failures apart."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from agentrl.errors import ConfigError
+from agentrl.evaluate.interval import Estimate
+from agentrl.evaluate.passk import pass_at_k
+from agentrl.evaluate.scores import Rules, Scores, score
+from agentrl.trajectory import Trajectory
+
+HEADINGS = ("figure", "value", "interval", "tasks")
+"""Of the columns of `Report.rows`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The figures of one evaluation, over all tasks and per tag."""
+
+    rules: Rules
+    overall: Scores
+    tags: Mapping[str, Scores]
+    """Of the tasks with each tag; a task with two tags is in both."""
+
+    @classmethod
+    def of(
+        cls,
+        trajectories: Sequence[Trajectory],
+        *,
+        k: Sequence[int] = (1,),
+        threshold: float = 1.0,
+        confidence: float = 0.95,
+    ) -> Self:
+        """Make the report of `trajectories`; pass@1 is always in it.
+
+        Raises `ConfigError` when there is nothing to report, or no task has k trajectories.
+        """
+        groups = _by_task(trajectories)
+        if not groups:
+            raise ConfigError("no trajectories, no report; give the evaluation at least one task")
+        rules = Rules(k=tuple(sorted({1, *k})), threshold=threshold, confidence=confidence)
+        samples = max(map(len, groups))
+        for number in rules.k:
+            pass_at_k(0, samples=samples, k=number)
+        tags = sorted({tag for group in groups for tag in group[0].task.tags})
+        return cls(
+            rules=rules,
+            overall=score(groups, rules),
+            tags={
+                tag: score([group for group in groups if tag in group[0].task.tags], rules)
+                for tag in tags
+            },
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return the few figures people quote, as JSON.
+
+        `pass@1` with its interval (`ci95` for a confidence of 0.95) and the number of tasks `n` it
+        rests on; then every other pass@k, the mean reward and the number of failed trajectories.
+        A figure nobody knows, because every trajectory failed, is null.
+        """
+        one = self.overall.pass_at.get(1)
+        reward = self.overall.reward
+        return {
+            "pass@1": None if one is None else one.mean,
+            f"ci{100 * self.rules.confidence:g}": None if one is None else [one.low, one.high],
+            "n": 0 if one is None else one.tasks,
+            **{f"pass@{k}": e.mean for k, e in self.overall.pass_at.items() if k > 1},
+            "reward": None if reward is None else reward.mean,
+            "failed": self.overall.failed,
+        }
+
+    def figures(self) -> dict[str, float]:
+        """Return what is known as plain numbers by name, for a metrics file."""
+        known = {name: estimate.mean for name, estimate in self.overall.estimates.items()}
+        known |= {name: cost for name, cost in self.overall.costs.items() if cost is not None}
+        return known | {"failed_fraction": self.overall.failed / self.overall.trajectories}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        return {
+            "threshold": self.rules.threshold,
+            "confidence": self.rules.confidence,
+            **self.overall.to_json(),
+            "tags": {tag: scores.to_json() for tag, scores in self.tags.items()},
+        }
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return a table for people, see `HEADINGS`; every cell is text."""
+        rows = [*_estimate_rows(self.overall.estimates, "")]
+        rows += [
+            (name, f"{cost:.4g}", "", "")
+            for name, cost in self.overall.costs.items()
+            if cost is not None
+        ]
+        rows += [(name, str(count), "", "") for name, count in self.overall.outcomes.items()]
+        for tag, scores in self.tags.items():
+            rows += _estimate_rows(scores.estimates, f"{tag}: ")
+            if scores.failed:
+                rows.append((f"{tag}: failed", str(scores.failed), "", ""))
+        return rows
+
+
+def _by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.task.id, []).append(trajectory)
+    return [*groups.values()]
+
+
+def _estimate_rows(
+    estimates: Mapping[str, Estimate], prefix: str
+) -> Iterable[tuple[str, str, str, str]]:
+    for name, e in estimates.items():
+        known = math.isfinite(e.low) and math.isfinite(e.high)
+        interval = f"{e.low:.3f} .. {e.high:.3f}" if known else "needs two tasks"
+        yield f"{prefix}{name}", f"{e.mean:.3f}", interval, str(e.tasks)

@@ -1,0 +1,162 @@
+"""The figures of one set of trajectories: pass@k, mean reward, how they ended, what they cost."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentrl.evaluate.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluate.passk import pass_at_k
+from agentrl.trajectory import Failed, Finished, Outcome, Trajectory, Truncated, reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What counts as a pass, and which figures are wanted."""
+
+    k: tuple[int, ...]
+    threshold: float
+    """A trajectory passes when its reward is at least this."""
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The figures of some tasks.
+
+    Scores are over trajectories with a reward, and each task counts once. A failed trajectory has
+    no reward: it is counted in `outcomes` and nowhere else. A task without enough rewards for a
+    figure is left out of that figure, which says how many tasks it rests on.
+    """
+
+    tasks: int
+    trajectories: int
+    """All of them, failures too."""
+    outcomes: Mapping[str, int]
+    """How many trajectories ended how: `finished`, `truncated(turns)`, `failed(tool)`, ..."""
+    pass_at: Mapping[int, Estimate]
+    """pass@k by k; a k that no task has enough rewards for is missing."""
+    reward: Estimate | None
+    """None when no trajectory has a reward; so are the means below."""
+    turns: float | None
+    sampled_tokens: float | None
+    tool_calls: float | None
+    seconds: float | None
+
+    @property
+    def failed(self) -> int:
+        """Return how many trajectories broke."""
+        return sum(n for name, n in self.outcomes.items() if name.startswith("failed"))
+
+    @property
+    def costs(self) -> dict[str, float | None]:
+        """Return the means per trajectory with a reward."""
+        return {
+            "turns": self.turns,
+            "sampled_tokens": self.sampled_tokens,
+            "tool_calls": self.tool_calls,
+            "seconds": self.seconds,
+        }
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Return what has an interval, by name."""
+        named = {f"pass@{k}": estimate for k, estimate in self.pass_at.items()}
+        return named if self.reward is None else named | {"reward": self.reward}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON; an unbounded end of an interval is null."""
+        estimates = {name: _estimate_json(one) for name, one in self.estimates.items()}
+        return {
+            "tasks": self.tasks,
+            "trajectories": self.trajectories,
+            "failed": self.failed,
+            "outcomes": dict(self.outcomes),
+            **estimates,
+            **self.costs,
+        }
+
+
+def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
+    """Return the figures of `groups`, which hold the trajectories of one task each."""
+    every = [trajectory for group in groups for trajectory in group]
+    scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
+    rewards = [own for own in map(_rewards, groups) if own]
+    pass_at = {k: _pass_at(k, rewards, rules) for k in rules.k}
+    return Scores(
+        tasks=len(groups),
+        trajectories=len(every),
+        outcomes=dict(sorted(Counter(outcome_name(one.outcome) for one in every).items())),
+        pass_at={k: estimate for k, estimate in pass_at.items() if estimate is not None},
+        reward=_mean_reward(rewards, rules.confidence) if rewards else None,
+        turns=_mean_of(scored, turn_count),
+        sampled_tokens=_mean_of(scored, lambda one: sum(one.mask)),
+        tool_calls=_mean_of(scored, lambda one: one.tool_calls),
+        seconds=_mean_of(scored, lambda one: one.seconds),
+    )
+
+
+def outcome_name(outcome: Outcome) -> str:
+    """Return `finished`, `truncated(limit)` or `failed(kind)`."""
+    match outcome:
+        case Finished():
+            return "finished"
+        case Truncated(limit, _):
+            return f"truncated({limit})"
+        case Failed(kind, _):
+            return f"failed({kind})"
+
+
+def turn_count(trajectory: Trajectory) -> int:
+    """Return how many turns the policy took."""
+    pairs = zip(trajectory.turns, trajectory.mask, strict=True)
+    return len({turn for turn, sampled in pairs if sampled})
+
+
+def _rewards(group: Sequence[Trajectory]) -> list[float]:
+    rewards = [reward_of(trajectory.outcome) for trajectory in group]
+    found = [reward for reward in rewards if reward is not None]
+    if not all(map(math.isfinite, found)):
+        raise ValueError(
+            f"task {group[0].task.id} has rewards {found}, and a reward is a finite number; mend "
+            "the reward function"
+        )
+    return found
+
+
+def _pass_at(k: int, rewards: Sequence[Sequence[float]], rules: Rules) -> Estimate | None:
+    enough = [own for own in rewards if len(own) >= k]
+    if not enough:
+        return None
+    passed = [sum(reward >= rules.threshold for reward in own) for own in enough]
+    return rate_estimate(
+        [pass_at_k(c, samples=len(own), k=k) for c, own in zip(passed, enough, strict=True)],
+        # A task's pass@k is worth at least one yes-or-no trial per k samples.
+        trials=[len(own) / k for own in enough],
+        confidence=rules.confidence,
+    )
+
+
+def _mean_reward(rewards: Sequence[Sequence[float]], confidence: float) -> Estimate:
+    values = [statistics.fmean(own) for own in rewards]
+    seen = {reward for own in rewards for reward in own}
+    if seen <= {0, 1}:
+        return rate_estimate(values, trials=[len(own) for own in rewards], confidence=confidence)
+    if min(seen) >= 0 and max(seen) <= 1:
+        return rate_estimate(values, trials=None, confidence=confidence)
+    return mean_estimate(values, confidence=confidence)
+
+
+def _mean_of(
+    trajectories: Sequence[Trajectory], what: Callable[[Trajectory], float]
+) -> float | None:
+    return statistics.fmean(map(what, trajectories)) if trajectories else None
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+    ends = {end: value for end, value in asdict(estimate).items() if end in ("low", "high")}
+    return asdict(estimate) | {
+        end: value if math.isfinite(value) else None for end, value in ends.items()
+    }
