@@ -1,0 +1,111 @@
+"""One question, one answer: reasoning-gym's families as a single-turn environment."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from agentrl.env import say
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.task import Split, Task
+from agentrl.tool_env import ToolEnv
+from agentrl_envs.reasoning.answer import final_answer, last_words
+from agentrl_envs.reasoning.family import Family
+from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
+from agentrl_envs.reasoning.tasks import entry_of, tasks_of
+
+SYSTEM = (
+    "Solve the problem. You may think first. Then give the final answer, in exactly the form the "
+    "problem asks for, between <answer> and </answer>."
+)
+
+
+class ReasoningEnv(ToolEnv):
+    """Asks one problem and scores the reply with the family's own verifier.
+
+    The answer is what stands between the last `<answer>` tags, else what follows the last
+    `Answer:`, else the whole reply.
+    """
+
+    def __init__(
+        self,
+        *,
+        families: Families,
+        difficulty: Difficulty = None,
+        size: int | None = None,
+        heldout_fraction: float = 0.1,
+        partial_credit: bool = True,
+        system: str = SYSTEM,
+    ) -> None:
+        """Choose problems.
+
+        Args:
+            families: A name, several names, or reasoning-gym's parameters by name.
+            difficulty: A level of reasoning-gym's curriculum, for all families or by name; what
+                `families` sets wins over it.
+            size: At most so many tasks per split; None gives all there are.
+            heldout_fraction: Share of all problems kept for the held-out split.
+            partial_credit: Pay what the verifier says; False pays 1 for a perfect answer or 0.
+            system: The system message; empty for none.
+        """
+        chosen = mixture(families, difficulty)
+        super().__init__(
+            tasks=task_stream(chosen, size=size, heldout_fraction=heldout_fraction),
+            reward=verdict(chosen, partial_credit=partial_credit),
+            system=system,
+            gold=lambda task, seen: say(worded(reference(task), seen)),
+        )
+
+
+def task_stream(
+    families: Mapping[str, Family], *, size: int | None, heldout_fraction: float
+) -> Callable[[Split, int], Iterator[Task]]:
+    """Return the task source of these families; raise `ConfigError` for what leaves a split empty.
+
+    The function is quick: problems are made as they are asked for.
+    """
+    if size is not None and size < 1:
+        raise ConfigError(
+            f"size must be at least 1 task per split, got {size}; leave it out for all"
+        )
+    if not 0 < heldout_fraction < 1:
+        raise ConfigError(
+            f"heldout_fraction must lie between 0 and 1, got {heldout_fraction}; 0.1 is the default"
+        )
+
+    def tasks(split: Split, seed: int) -> Iterator[Task]:
+        return tasks_of(families, split, seed, size=size, heldout_fraction=heldout_fraction)
+
+    return tasks
+
+
+def verdict(
+    families: Mapping[str, Family], *, partial_credit: bool
+) -> Callable[[Task, Sequence[Message]], float]:
+    """Return the reward of a conversation: the verifier's score of its last message."""
+
+    def reward(task: Task, messages: Sequence[Message]) -> float:
+        family = families.get(task.data["family"])
+        if family is None:
+            raise ConfigError(
+                f"task {task.id!r} belongs to the family {task.data['family']!r}, and this "
+                f"environment has {', '.join(families)}; make it with the task's own families"
+            )
+        score = family.score(final_answer(last_words(messages)), entry_of(task))
+        return score if partial_credit else float(score >= 1)
+
+    return reward
+
+
+def reference(task: Task) -> str:
+    """Return the reference answer; raise `ConfigError` for a family that gives none."""
+    if task.answer is None:
+        raise ConfigError(
+            f"reasoning-gym gives no reference answer for the family {task.data['family']!r} "
+            f"(task {task.id!r}); its problems can be scored, but no gold player can solve them"
+        )
+    return str(task.answer)
+
+
+def worded(answer: str, seen: Sequence[Message]) -> str:
+    """Return an answer in the form the system message asks for: tagged if it names the tags."""
+    asked = any("<answer>" in message.text for message in seen if message.role == "system")
+    return f"<answer>{answer}</answer>" if asked else answer

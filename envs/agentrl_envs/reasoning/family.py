@@ -1,0 +1,186 @@
+"""One of reasoning-gym's task families at fixed parameters: its problems and its verifier."""
+
+import contextlib
+import dataclasses
+import io
+import random
+import re
+from collections.abc import Generator, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+from agentrl.errors import ConfigError, EnvError, blame
+from agentrl_envs.families import FAMILIES, UNUSABLE
+from agentrl_envs.reasoning.guard import admissible
+
+Entry = dict[str, Any]
+"""What reasoning-gym calls a problem: `question`, `answer`, `metadata`."""
+
+SEGMENT = 500
+"""Problems per reasoning-gym dataset: a few families prepare all of theirs when constructed."""
+
+IMPURE = frozenset({"bf", "list_functions", "pool_matrix", "rectangle_count"})
+"""Families that print, or use the process-wide random generators, while they make a problem."""
+TRUTHY = frozenset({"game_of_life_halting"})
+"""Families whose verifier takes any answer for right; they get reasoning-gym's exact one."""
+ILL_POSED: Mapping[str, re.Pattern[str]] = {"simple_equations": re.compile(r": 0 = 0$")}
+"""Questions left out, because everything solves them and the verifier takes one answer."""
+
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+class Family:
+    """Problems of one family. Immutable but for what it caches; safe to share between episodes.
+
+    Raises `ConfigError` for an unknown family, parameter or level, and for values that
+    reasoning-gym refuses.
+    """
+
+    def __init__(
+        self, name: str, params: Mapping[str, Any] | None = None, *, difficulty: int | None = None
+    ) -> None:
+        self.name = name
+        self._dataset_class, self._config = _configured(name, dict(params or {}), difficulty)
+
+    def entries(self, seed: int) -> Iterator[tuple[int, Entry]]:
+        """Yield problems for ever, each with its own seed: `seed`, `seed + 1` and so on."""
+        for segment in count():
+            start = seed + segment * SEGMENT
+            dataset = self._dataset(start)
+            for index in range(SEGMENT):
+                entry = self._entry(dataset, index, seed=start + index)
+                if not self._is_ill_posed(entry):
+                    yield start + index, entry
+
+    def score(self, answer: str, entry: Mapping[str, Any]) -> float:
+        """Return reasoning-gym's own verdict, between 0 and 1; `entry` may be changed by it.
+
+        No answer scores 0, and so does one the verifier cannot read or must not see (`guard`).
+        """
+        try:
+            if answer != entry["answer"] and not (answer and admissible(self.name, answer)):
+                return 0.0
+            return float(self._judge(answer, entry))
+        except _UNREADABLE:
+            return 0.0
+
+    def _judge(self, answer: str, entry: Mapping[str, Any]) -> float:
+        if self.name in TRUTHY:
+            from reasoning_gym.dataset import ProceduralDataset
+
+            return ProceduralDataset.score_answer(self._verifier, answer, dict(entry))
+        return self._verifier.score_answer(answer, dict(entry))
+
+    @cached_property
+    def _verifier(self) -> Any:
+        return self._dataset(0)
+
+    def _dataset(self, seed: int) -> Any:
+        with blame(EnvError, f"reasoning-gym's family {self.name!r}"):
+            return self._dataset_class(dataclasses.replace(self._config, seed=seed, size=SEGMENT))
+
+    def _entry(self, dataset: Any, index: int, *, seed: int) -> Entry:
+        with (
+            blame(EnvError, f"reasoning-gym's family {self.name!r}, seed {seed}"),
+            self._side_effects_undone(seed),
+        ):
+            return dict(dataset[index])
+
+    def _is_ill_posed(self, entry: Entry) -> bool:
+        pattern = ILL_POSED.get(self.name)
+        return pattern is not None and pattern.search(entry["question"]) is not None
+
+    @contextlib.contextmanager
+    def _side_effects_undone(self, seed: int) -> Generator[None]:
+        """Seed what an impure family draws from; keep its prints and draws out of the process."""
+        if self.name not in IMPURE:
+            yield
+            return
+        import numpy as np
+
+        own, arrays = random.getstate(), np.random.get_state()
+        random.seed(seed)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                yield
+        finally:
+            random.setstate(own)
+            np.random.set_state(arrays)
+
+
+def known(name: str) -> str:
+    """Return `name` if it is a usable family; raise `ConfigError` with the nearest names else."""
+    if name in FAMILIES:
+        return name
+    if name in UNUSABLE:
+        raise ConfigError(f"task family {name!r} cannot be used here: {UNUSABLE[name]}")
+    near = get_close_matches(name, FAMILIES, n=3)
+    hint = f"did you mean {', '.join(near)}?" if near else "see agentrl_envs.families.FAMILIES"
+    raise ConfigError(f"unknown task family {name!r}; {hint}")
+
+
+def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tuple[Any, Any]:
+    """Return a family's dataset class, and its configuration checked by reasoning-gym."""
+    from reasoning_gym.factory import DATASETS
+
+    dataset_class, config_class = DATASETS[known(name)]
+    fields = [field.name for field in dataclasses.fields(config_class)]
+    _check_params(name, params, [field for field in fields if field not in ("seed", "size")])
+    level = "" if difficulty is None else f" at difficulty {difficulty}"
+    start = config_class() if difficulty is None else _levelled(name, difficulty)
+    try:
+        config = dataclasses.replace(start, **params)
+        if hasattr(config, "validate"):
+            config.validate()
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"task family {name!r} with {params}{level} is refused by reasoning-gym: {error}"
+        ) from error
+    return dataset_class, config
+
+
+def _check_params(name: str, params: Mapping[str, Any], allowed: list[str]) -> None:
+    for param in params:
+        if param in ("seed", "size"):
+            raise ConfigError(
+                f"parameter {param!r} of task family {name!r} is set by the environment; "
+                "the seed comes from the run, the number of tasks from `size` of the environment"
+            )
+        if param not in allowed:
+            near = get_close_matches(param, allowed, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigError(
+                f"task family {name!r} has no parameter {param!r}; {hint}"
+                f"it has {', '.join(sorted(allowed))}"
+            )
+
+
+def _levelled(name: str, difficulty: int) -> Any:
+    """Return the configuration of one level of reasoning-gym's curriculum."""
+    top = top_level(name)
+    if top is None:
+        raise ConfigError(
+            f"task family {name!r} has no difficulty levels; leave `difficulty` out for it and "
+            "set its parameters in `families` instead"
+        )
+    if not 0 <= difficulty <= top:
+        raise ConfigError(
+            f"difficulty of task family {name!r} must be between 0 and {top}, got {difficulty}"
+        )
+    from reasoning_gym.factory import create_curriculum
+
+    curriculum = create_curriculum(name)
+    curriculum.set_global_level(difficulty)
+    return curriculum.generate_configuration()
+
+
+def top_level(name: str) -> int | None:
+    """Return the highest difficulty of a family, or None for one without a curriculum."""
+    from reasoning_gym.factory import create_curriculum, has_curriculum
+
+    if not has_curriculum(known(name)):
+        return None
+    levels = [len(attribute.levels) for attribute in create_curriculum(name).attributes.values()]
+    return max(levels, default=1) - 1

@@ -1,0 +1,50 @@
+"""Which families an environment draws from, as its configuration names them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl_envs.reasoning.family import Family, known
+
+Families = str | Sequence[str] | Mapping[str, Mapping[str, Any] | None]
+"""A name, several names, or names with reasoning-gym's parameters of each."""
+Difficulty = int | Mapping[str, int] | None
+"""A level for every family, a level per family, or reasoning-gym's default parameters."""
+
+
+def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Family]:
+    """Return the families by name, in the order they are named.
+
+    Equal families are one object for all environments of the process: some load data files.
+    """
+    chosen = _by_name(families)
+    if not chosen:
+        raise ConfigError(
+            "families is empty; name at least one task family, such as families: chain_sum"
+        )
+    levels = difficulty if isinstance(difficulty, Mapping) else dict.fromkeys(chosen, difficulty)
+    for name in levels:
+        if name not in chosen:
+            raise ConfigError(
+                f"difficulty names the task family {known(name)!r}, which is not among families: "
+                f"{', '.join(chosen)}"
+            )
+    return {name: _family(name, params, levels.get(name)) for name, params in chosen.items()}
+
+
+def _by_name(families: Families) -> dict[str, Mapping[str, Any]]:
+    if isinstance(families, str):
+        return {known(families): {}}
+    if isinstance(families, Mapping):
+        return {known(name): params or {} for name, params in families.items()}
+    return {known(name): {} for name in families}
+
+
+_SHARED: dict[tuple[str, str, int | None], Family] = {}
+
+
+def _family(name: str, params: Mapping[str, Any], difficulty: int | None) -> Family:
+    key = (name, repr(sorted(params.items())), difficulty)
+    if key not in _SHARED:
+        _SHARED[key] = Family(name, params, difficulty=difficulty)
+    return _SHARED[key]
