@@ -176,14 +176,7 @@ class _Holder:
 
     def _hook(self, name: str) -> Callable[..., Any] | None:
         hook = getattr(self.instance, name, None)
-        if self.instance is None or hook is None or is_tool(hook):
-            return None
-        if not inspect.iscoroutinefunction(hook):
-            raise ConfigError(
-                f"{type(self.instance).__name__}.{name} is a hook of a tool and is awaited; write "
-                f"`async def {name}`, or mark it with @tool if the model may call it"
-            )
-        return hook
+        return None if self.instance is None or is_tool(hook) else hook
 
 
 def _functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
@@ -205,6 +198,13 @@ def _functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
             f"class {owner.__qualname__} has no tool; write @agentrl.tool above the methods the "
             "model may call"
         )
+    for name in ("open", "fork", "close"):
+        hook = getattr(owner, name, None)
+        if hook is not None and not is_tool(hook) and not inspect.iscoroutinefunction(hook):
+            raise ConfigError(
+                f"{owner.__qualname__}.{name} is a hook of a tool and is awaited; write "
+                f"`async def {name}`, or mark it with @tool if the model may call it"
+            )
     return functions
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar, cast

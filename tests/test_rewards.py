@@ -1,0 +1,102 @@
+"""Rewards read the answer from the agent's last message."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.message import Message
+from agentrl.rewards import contains_answer, exact_answer, numeric_answer
+from agentrl.task import Task
+
+
+def said(*texts: str) -> list[Message]:
+    talk = [Message("user", "?")]
+    for text in texts:
+        talk += [Message("assistant", text), Message("tool", "tool says 42")]
+    return talk
+
+
+def task(answer: object) -> Task:
+    return Task(prompt="?", answer=answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("42", 1.0),
+        (" 42\n", 1.0),
+        ("I think so. Answer: 42", 1.0),
+        ("answer : 41, no, Answer: 42", 1.0),
+        ("Answer: 42 or Answer: 41", 0.0),
+        (r"so \boxed{42}.", 1.0),
+        (r"\boxed{42} and then \boxed{41}", 0.0),
+        ("<answer> 42 </answer>!", 1.0),
+        ("<answer>42</answer> <answer>41</answer>", 0.0),
+        ("It is 42", 0.0),
+        ("042", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_exact_answer(text: str, score: float) -> None:
+    assert exact_answer(task("42"), said("nothing", text)) == score
+    assert exact_answer(task(42), said(text)) == score
+
+
+def test_only_the_last_assistant_message_counts() -> None:
+    assert exact_answer(task("42"), said("42", "41")) == 0.0
+    assert exact_answer(task("42"), [Message("user", "42")]) == 0.0
+
+
+def test_braces_may_nest() -> None:
+    assert exact_answer(task(r"\frac{1}{2}"), said(r"It is \boxed{\frac{1}{2}}.")) == 1.0
+    assert exact_answer(task("1"), said(r"\boxed{1")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [("it is 42.", 1.0), ("142", 0.0), ("42nd", 0.0), ("(42)", 1.0), ("", 0.0)],
+)
+def test_contains_answer_wants_a_whole_word(text: str, score: float) -> None:
+    assert contains_answer(task("42"), said(text)) == score
+
+
+def test_an_empty_answer_is_contained_in_nothing() -> None:
+    assert contains_answer(task(""), said("anything")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("3.14", 1.0),
+        ("about 3.149", 1.0),
+        ("3.2", 0.0),
+        ("first 2, then 3.14", 1.0),
+        ("3.14, not 2", 0.0),
+        ("Answer: 3.14 (2 digits)", 0.0),
+        ("<answer>3.14</answer> in 2 steps", 1.0),
+        ("none", 0.0),
+        ("-3.14", 0.0),
+        ("314e-2", 1.0),
+    ],
+)
+def test_numeric_answer(text: str, score: float) -> None:
+    assert numeric_answer(0.01)(task("3.14"), said(text)) == score
+
+
+def test_numbers_may_be_grouped() -> None:
+    assert numeric_answer()(task("1,234,567"), said("It is 1234567")) == 1.0
+    assert numeric_answer()(task(1234567), said("It is 1,234,567.")) == 1.0
+
+
+@given(st.text(min_size=1).filter(lambda text: text.strip()))
+def test_the_answer_itself_is_always_exact(answer: str) -> None:
+    assert exact_answer(task(answer), said(answer)) == 1.0
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0.001, 100.0))
+def test_the_tolerance_is_absolute(wanted: float, tolerance: float) -> None:
+    """A mutant with a relative tolerance, or without abs(), is caught."""
+    reward = numeric_answer(tolerance)
+    assert reward(task(wanted), said(repr(wanted + 0.5 * tolerance))) == 1.0
+    assert reward(task(wanted), said(repr(wanted + 2 * tolerance))) == 0.0
+    assert reward(task(wanted), said(repr(wanted - 2 * tolerance))) == 0.0
