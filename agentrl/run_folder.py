@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, cast
@@ -47,9 +47,11 @@ LISTED_CHANGES = 8
 class RunFolder:
     """A run's folder, held by this process until it is closed. Made by `open`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, *, made: Sequence[Path]) -> None:
         self.path = path
         self._lock: int | None = lock
+        self._made = tuple(made)
+        """The folders this run had to make, innermost first; none when it was resumed."""
 
     @property
     def config(self) -> Path:
@@ -95,16 +97,14 @@ class RunFolder:
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
         was_there = (path / "lock").exists()
         try:
-            folder = cls(path, _lock(path))
+            folder = cls(path, _lock(path), made=made)
             try:
                 folder._begin(config, resume=resume)
             except BaseException:
                 folder._release(keep_file=was_there)
                 raise
         except BaseException as error:
-            for parent in made:
-                with suppress(OSError):
-                    parent.rmdir()
+            _remove_empty(made)
             if isinstance(error, OSError):
                 raise ConfigError(
                     f"{error.filename or path}: {error.strerror}; a run is kept in "
@@ -120,8 +120,22 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close, and leave no trace of a new run that a wrong config ended before it had a policy.
+
+        Its config can only be mended, and then it is another run.
+        """
+        wrong = kind is not None and issubclass(kind, ConfigError)
+        if wrong and self.path in self._made and not (self.policy.exists() or self._has_steps):
+            for file in (self.config, self.environment, self.summary):
+                file.unlink(missing_ok=True)
+            self._release(keep_file=False)
+            _remove_empty(self._made)
         self.close()
+
+    @property
+    def _has_steps(self) -> bool:
+        return self.checkpoints.exists() or self.metrics.exists()
 
     def _begin(self, config: RunConfig, *, resume: bool) -> None:
         """Check that this run may begin here, and write down what it is."""
@@ -186,6 +200,12 @@ class RunFolder:
             (self.path / "lock").unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = None
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _lock(path: Path) -> int:

@@ -52,9 +52,8 @@ class Key:
     @property
     def doc(self) -> str:
         """Return what is written under the field, or under the section it holds, on one line."""
-        own = self.field.description
-        text = own or " ".join(first_line(section) for section in self.sections[:1])
-        return " ".join(text.split())
+        only = self.sections[0] if len(self.sections) == 1 else None
+        return " ".join((self.field.description or (first_line(only) if only else "")).split())
 
     @property
     def sections(self) -> tuple[type[Section], ...]:
@@ -158,7 +157,7 @@ def wanted(annotation: object, metadata: Sequence[object] = ()) -> str:
     if origin in (Union, UnionType):
         # Constraints on `int | None` stand on the field and speak of the number.
         words = [wanted(a, () if a is NoneType else metadata) for a in arguments]
-        return " or ".join(words)
+        return (", or " if any("," in word for word in words) else " or ").join(words)
     if origin is Literal:
         return "one of " + ", ".join(shown(value) for value in arguments)
     if origin in (list, tuple):

@@ -1,0 +1,67 @@
+"""The application: its commands, and how an error reaches the user."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from agentrl.cli import (
+    check_env,
+    check_template,
+    config,
+    doctor,
+    envs,
+    eval,
+    init,
+    train,
+    warmstart,
+)
+from agentrl.cli.console import show_error
+from agentrl.errors import AgentrlError
+
+DEBUG = "--debug"
+
+app = typer.Typer(
+    name="agentrl",
+    help="Train tool-using language models by reinforcement learning over many turns.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("init")(init.init)
+app.command("train")(train.train)
+app.command("eval")(eval.evaluate)
+app.command("envs")(envs.envs)
+app.command("warmstart")(warmstart.warmstart)
+app.command("check-env")(check_env.check_env)
+app.command("check-template")(check_template.check_template)
+app.command("doctor")(doctor.doctor)
+app.add_typer(config.app, name="config")
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
+    ] = False,
+) -> None:
+    """Train tool-using language models by reinforcement learning over many turns."""
+    del debug
+
+
+def main() -> None:
+    """Run a command. Exits 2 for an error agentrl raises on purpose, 130 after Ctrl-C.
+
+    The working folder is on the import path, so that a config can name `module:Class` there.
+    """
+    arguments = sys.argv[1:]
+    debug = DEBUG in arguments
+    sys.path.insert(0, os.getcwd())
+    try:
+        app([argument for argument in arguments if argument != DEBUG], prog_name="agentrl")
+    except AgentrlError as error:
+        if debug:
+            raise
+        show_error(error)
+        sys.exit(2)

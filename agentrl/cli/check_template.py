@@ -1,0 +1,43 @@
+"""`agentrl check-template`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentrl.cli.console import out
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def check_template(
+    tokenizer: Annotated[
+        str, typer.Argument(metavar="FOLDER|NAME", help="A tokenizer's folder or hub name.")
+    ],
+    *,
+    template: Annotated[
+        str | None, typer.Option(help="A template agentrl ships, or a Jinja file.")
+    ] = None,
+    dialect: Annotated[str, typer.Option(help="How tool calls are written.")] = "auto",
+) -> None:
+    """Put a tokenizer and its chat template through the conformance suite."""
+    from agentrl.chat.conformance import check_template as check
+
+    verdict = check(_load(tokenizer), template=template, dialect=dialect)
+    out.print(verdict.table())
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _load(name: str) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"{name!r} has no tokenizer that can be loaded ({reason}); give a folder with "
+            "tokenizer.json in it, or a hub name"
+        ) from error

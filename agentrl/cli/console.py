@@ -1,0 +1,27 @@
+"""Where commands write: results to stdout, progress and errors to stderr."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+
+def show_error(error: Exception) -> None:
+    """Write an error as one red message; what it says is shown as it is, without markup."""
+    text = Text("error: ", style="bold red")
+    text.append(str(error), style="red")
+    err.print(text)
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Write a table to stdout; its cells are shown as they are, without markup."""
+    table = Table(show_edge=False, title=title or None, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    out.print(table)

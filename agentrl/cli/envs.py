@@ -1,0 +1,28 @@
+"""`agentrl envs`."""
+
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import out, show_table
+
+
+def envs(
+    search: Annotated[str, typer.Option(help="Only those that mention this.")] = "",
+) -> None:
+    """List the registered environments."""
+    from agentrl.registry import registry
+
+    wanted = search.lower()
+    specs = [
+        spec
+        for spec in registry.values()
+        if wanted in f"{spec.id} {spec.description} {spec.entry_point}".lower()
+    ]
+    if not specs:
+        out.print(f"none of {len(registry)} environments mentions {search!r}", markup=False)
+        raise typer.Exit(1)
+    show_table(
+        ("id", "what it is", "defaults"),
+        [(s.id, s.description, str(dict(s.kwargs)) if s.kwargs else "") for s in specs],
+    )

@@ -1,0 +1,67 @@
+"""`agentrl init`: a project with an environment of one's own."""
+
+import re
+import shutil
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import out
+from agentrl.errors import ConfigError
+
+FILES = {
+    "env.py.template": "{name}_env.py",
+    "config.yaml.template": "{name}.yaml",
+    "test.py.template": "test_{name}.py",
+    "pyproject.toml.template": "pyproject.toml",
+    "README.md.template": "README.md",
+    "gitignore.template": ".gitignore",
+}
+"""Where each template of `scaffold/` goes."""
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A Python name, such as shop.")],
+    *,
+    folder: Annotated[Path, typer.Option(help="Where the project folder is made.")] = Path(),
+) -> None:
+    """Make a project: an environment, its config, a test that passes."""
+    project = make_project(name, folder)
+    out.print(
+        f"made {project}: next\n  cd {project}\n  pytest\n  agentrl train {name}.yaml",
+        markup=False,
+        highlight=False,
+    )
+
+
+def make_project(name: str, folder: Path) -> Path:
+    """Write the project `folder/name` and return it: whole, or not at all.
+
+    Raises `ConfigError` for a name that is no Python name, and for a folder that holds something.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        near = re.sub(r"\W+", "_", name.lower()).strip("_0123456789") or "shop"
+        raise ConfigError(
+            f"{name!r} cannot be imported from Python; use small letters, digits and '_', such as "
+            f"{near}"
+        )
+    project = folder / name
+    if project.exists() and (not project.is_dir() or any(project.iterdir())):
+        raise ConfigError(f"{project} is there already and not empty; choose another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
+    try:
+        for source, target in FILES.items():
+            text = (files("agentrl.cli") / "scaffold" / source).read_text(encoding="utf-8")
+            filled = Template(text).substitute(name=name)
+            (partial / target.format(name=name)).write_text(filled, encoding="utf-8")
+        partial.chmod(0o755)
+        partial.rename(project)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    return project

@@ -1,0 +1,151 @@
+"""How far a run is: bars in a terminal, now and then a line in a log."""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from rich import progress as rich_progress
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from agentrl.progress import NOTHING, Phase, Progress
+
+SHOWN: Mapping[str, str] = {
+    "reward/mean": "reward",
+    "reward": "reward",
+    "loss": "loss",
+    "tokens_per_s": "tokens/s",
+}
+"""Figures that are shown, and what they are called beside a bar; a step reports dozens."""
+
+TENTHS = 10
+QUIET_S = 5.0
+"""A log gets no two lines of a phase closer than this, however fast it goes ..."""
+LONGEST_QUIET_S = 60.0
+"""... and one at least this often while it goes on."""
+
+
+@contextmanager
+def watch(console: Console) -> Generator[Progress]:
+    """Show progress on a console, as bars if it is a terminal; what is open ends with the block."""
+    if not console.is_terminal:
+        yield PlainProgress(lambda line: console.print(line, markup=False, highlight=False))
+        return
+    with RichProgress(console) as progress:
+        yield progress
+
+
+class RichProgress:
+    """One line per phase with bar, figures, elapsed time and time to go; use it in `with`."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = rich_progress.Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+
+    def __enter__(self) -> "RichProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    @contextmanager
+    def phase(self, name: str, *, total: int) -> Generator[Phase]:
+        """Add a line; it stays, as it was last, when the phase ends."""
+        task = self._bars.add_task(name, total=total, figures="")
+        try:
+            yield _Bar(self._bars, task)
+        finally:
+            self._bars.stop_task(task)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(text, markup=False, highlight=False)
+
+
+class _Bar:
+    def __init__(self, bars: rich_progress.Progress, task: TaskID) -> None:
+        self._bars, self._task = bars, task
+
+        self._words = ""
+
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        self._words = shown(figures) or self._words
+        self._bars.update(self._task, advance=amount, figures=self._words)
+
+
+class PlainProgress:
+    """Lines for a log: about one per tenth of a phase, and one at its end."""
+
+    def __init__(
+        self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._clock = clock
+
+    def phase(self, name: str, *, total: int) -> AbstractContextManager[Phase]:
+        """Write that a phase begins, goes on and ends."""
+        return _Lines(name, total=total, write=self._write, clock=self._clock)
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self._write(text)
+
+
+class _Lines:
+    """The lines of one phase."""
+
+    def __init__(
+        self, name: str, *, total: int, write: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        self._name, self._total, self._write, self._clock = name, total, write, clock
+        self._done = self._tenths = 0
+        self._words = ""
+        self._began = self._last = clock()
+
+    def __enter__(self) -> "_Lines":
+        self._write(f"{self._name}: begins, {self._total} to do")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        verb = "ended" if kind is None else "stopped"
+        self._write(self._line(f"{verb} after {self._clock() - self._began:.1f} s"))
+
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        self._done += amount
+        self._words = shown(figures) or self._words
+        now, tenths = self._clock(), self._done * TENTHS // max(self._total, 1)
+        quiet_s = now - self._last
+        if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
+            to_go_s = (now - self._began) / self._done * (self._total - self._done)
+            self._write(self._line(f"{now - self._began:.0f} s, {max(to_go_s, 0):.0f} s to go"))
+            self._tenths, self._last = tenths, now
+
+    def _line(self, timing: str) -> str:
+        parts = [f"{self._name}: {self._done}/{self._total}", self._words, timing]
+        return ", ".join(part for part in parts if part)
+
+
+def shown(figures: Mapping[str, float]) -> str:
+    """Return the figures worth a glance, in the order of `SHOWN`."""
+    named = {label: figures[name] for name, label in SHOWN.items() if name in figures}
+    return ", ".join(f"{label} {_number(value)}" for label, value in named.items())
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

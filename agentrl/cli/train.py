@@ -1,0 +1,79 @@
+"""`agentrl train`."""
+
+import signal
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentrl.cli.arguments import ConfigFile, Overrides
+from agentrl.cli.console import err, out, show_table
+from agentrl.cli.progress import watch
+
+if TYPE_CHECKING:
+    from agentrl.training import RunResult
+
+
+def train(
+    config_file: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")
+    ] = False,
+) -> None:
+    """Train a policy, and evaluate it on held-out tasks before and after.
+
+    Ctrl-C stops cleanly with a checkpoint; --resume goes on from there.
+    """
+    from agentrl import training
+    from agentrl.config.load import load_config
+
+    config = load_config(config_file, overrides or ())
+    try:
+        with _sigterm_as_ctrl_c(), watch(err) as progress:
+            result = training.train(config, progress=progress, resume=resume)
+    except KeyboardInterrupt:
+        folder = config.run.folder / config.run.name
+        err.print(f"stopped; the same command with --resume goes on from {folder}")
+        raise typer.Exit(130) from None
+    _show(result)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Generator[None]:
+    """Stop as cleanly when a scheduler or a container runtime asks as when a person does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show(result: "RunResult") -> None:
+    rows = [(when, *_cells(found)) for when, found in _evaluations(result)]
+    headings = ("", "pass@1", "interval", "tasks")
+    show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")
+    seconds = ", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items())
+    out.print(f"{seconds}\nlook at {result.folder}: summary.json, metrics.jsonl", markup=False)
+
+
+def _evaluations(result: "RunResult") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "before", result.before
+    yield "after", result.after
+
+
+def _cells(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return pass@1, its interval at whatever confidence, and the number of tasks."""
+    interval = next((value for name, value in found.items() if name.startswith("ci")), None)
+    if found["pass@1"] is None or interval is None:
+        return "unknown", "every trajectory failed", str(found["n"])
+    low, high = interval
+    return f"{found['pass@1']:.3f}", f"{low:.3f} .. {high:.3f}", str(found["n"])

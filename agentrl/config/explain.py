@@ -1,0 +1,101 @@
+"""What each key means: for one key in a terminal, for all of them in `docs/configuration.md`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from agentrl.config.problem import unknown_key
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import Key, keys, lookup, method_of, own_keys
+from agentrl.config.section import Section
+from agentrl.errors import ConfigError
+
+
+def explain(key: str = "") -> str:
+    """Return what a key wants, its default and its meaning; for a section, a table of its keys.
+
+    The empty key is the whole config. Raises `ConfigError` for an unknown one.
+    """
+    if not key:
+        return "\n".join([_whole_doc(RunConfig), "", *_table(own_keys(RunConfig))])
+    found = lookup(RunConfig, key)
+    if not found:
+        raise ConfigError(_unknown(key))
+    # Two methods can share a key that means the same in both.
+    texts = dict.fromkeys("\n".join(_explained(one)) for one in found)
+    return "\n\n".join(texts)
+
+
+def markdown() -> str:
+    """Return a table of every key, one per section, for the documentation."""
+    parts: list[str] = []
+    for key in keys(RunConfig):
+        for section in key.sections:
+            parts += [f"### {_heading(key, section)}", "", _whole_doc(section), ""]
+            rows = [k for k in _rows(section, key.path) if not k.sections]
+            if rows:
+                parts += ["| key | wants | default | meaning |", "| --- | --- | --- | --- |"]
+                parts += [*(_markdown_row(row) for row in rows), ""]
+    return "\n".join(parts)
+
+
+def _explained(key: Key) -> Iterator[str]:
+    yield key.path + (f" (of {key.method})" if key.method else "")
+    if key.doc:
+        yield f"  {key.doc}"
+    yield f"  wants    {key.wants}"
+    yield f"  default  {key.default}"
+    for section in key.sections:
+        yield ""
+        if len(key.sections) > 1:
+            yield f"name: {method_of(section)}"
+        yield _whole_doc(section)
+        if rows := list(_rows(section, key.path)):
+            yield ""
+            yield from _table(rows)
+
+
+def _table(rows: Iterable[Key]) -> Iterator[str]:
+    cells = [("key", "wants", "default", "meaning")]
+    cells += [(key.path, key.wants, key.default, key.doc) for key in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(3)]
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*padded, row[3]]).rstrip()
+
+
+def _heading(key: Key, section: type[Section]) -> str:
+    method = method_of(section)
+    words = f"`{key.path}` with `name: {method}`" if method else f"`{key.path}`"
+    if key.default == "null":
+        return f"{words}, off by default"
+    return f"{words}, the default" if method and method == key.default else words
+
+
+def _rows(section: type[Section], path: str) -> Iterator[Key]:
+    """Yield the keys of a section, without the `name` that chose it."""
+    for key in own_keys(section, f"{path}."):
+        if not (method_of(section) and key.name == "name"):
+            yield key
+
+
+def _whole_doc(section: type[Section]) -> str:
+    return " ".join((section.__doc__ or "").split())
+
+
+def _markdown_row(key: Key) -> str:
+    cells: Sequence[str] = (f"`{key.name}`", key.wants, f"`{key.default}`", key.doc)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _unknown(path: str) -> str:
+    """Name the part of a dotted key that does not exist."""
+    parts = path.split(".")
+    sections: tuple[type[Section], ...] = (RunConfig,)
+    for depth in range(1, len(parts) + 1):
+        found = lookup(RunConfig, ".".join(parts[:depth]))
+        if not found:
+            if not sections:
+                above = ".".join(parts[: depth - 1])
+                return f"{path} is not a key: {above} holds a value, not a section"
+            return unknown_key(".".join(parts[:depth]), sections, RunConfig)
+        sections = tuple(section for key in found for section in key.sections)
+    return unknown_key(path, sections, RunConfig)

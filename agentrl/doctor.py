@@ -1,0 +1,109 @@
+"""What this machine has, part by part, and the command that gets what is missing."""
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from agentrl.machine import PACKAGES, gpus, usable_cores, version_of
+
+ENTRY_POINTS = "agentrl.doctor"
+"""Group of functions that return parts: how the sandboxes report their layers of isolation."""
+
+
+class Part(Protocol):
+    """Something a machine has or lacks."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def live(self) -> bool:
+        """Return whether it can be used now."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """Return a version, or why it cannot be used."""
+        ...
+
+    @property
+    def get_it(self) -> str:
+        """Return the command that installs or enables it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A part the doctor looked for itself."""
+
+    name: str
+    live: bool
+    detail: str
+    get_it: str = ""
+
+
+def examine() -> Iterator[tuple[str, list[Part]]]:
+    """Yield the parts of this machine by group, each as soon as it is known. Imports torch."""
+    yield "machine", [*_python(), *_torch()]
+    for point in sorted(entry_points(group=ENTRY_POINTS)):
+        yield point.name, _reported(point.name, point.load)
+    yield "browser", [_browser()]
+    yield "packages", [*_packages()]
+
+
+def _reported(name: str, load: Callable[[], Callable[[], Iterable[Part]]]) -> list[Part]:
+    """Return what a distribution reports; one that cannot be imported is a missing part."""
+    try:
+        report = load()
+    except ImportError as error:
+        return [Found(name, False, f"cannot be imported: {error}", "reinstall its package")]
+    return list(report())
+
+
+def _python() -> Iterator[Part]:
+    wanted = sys.version_info >= (3, 11)
+    yield Found("python", wanted, platform.python_version(), "python 3.11 or newer")
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    yield Found("cores", True, f"{usable_cores()} usable, {gib:.1f} GiB of memory")
+
+
+def _torch() -> Iterator[Part]:
+    version = version_of("torch")
+    if version is None:
+        yield Found("torch", False, "not installed", "pip install torch")
+        return
+    import torch
+
+    yield Found("torch", True, f"{version}, {torch.get_num_threads()} threads")
+    names = gpus()
+    built_for = torch.version.cuda
+    missing = f"torch is built for CUDA {built_for}" if built_for else "torch is built for the CPU"
+    detail = ", ".join(names) or f"no CUDA device ({missing}); the CPU is used"
+    yield Found("gpu", bool(names), detail, "a CUDA build of torch and an NVIDIA driver")
+
+
+def _browser() -> Part:
+    if find_spec("playwright") is None:
+        get_it = "pip install playwright && playwright install chromium"
+        return Found("browser", False, "playwright is not installed", get_it)
+    default = Path.home() / ".cache" / "ms-playwright"
+    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", default))
+    browsers = sorted(path.name for path in folder.glob("*-*")) if folder.is_dir() else []
+    detail = ", ".join(browsers) or f"playwright has no browser in {folder}"
+    return Found("browser", bool(browsers), detail, "playwright install chromium")
+
+
+def _packages() -> Iterator[Part]:
+    for package in PACKAGES:
+        version = version_of(package)
+        yield Found(
+            package, version is not None, version or "not installed", f"pip install {package}"
+        )
