@@ -52,11 +52,14 @@ def main(plan: dict[str, Any]) -> None:
     """Do what the plan says and become its command."""
     os.umask(0o077)
     os.chdir("/")
+    # Opened now: it may be out of reach for the user we become.
+    program = os.open(plan["command"][0], os.O_RDONLY)
+    os.set_inheritable(program, True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if plan["user_id"] is not None:
         stage(plan["stage"])
         become(plan["user_id"])
-    os.execve(plan["command"][0], plan["command"], {})
+    os.execve(program, plan["command"], {})
 
 
 if __name__ == "__main__":

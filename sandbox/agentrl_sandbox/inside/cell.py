@@ -28,7 +28,8 @@ class Outcome(NamedTuple):
 def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: int) -> Outcome:
     """Run a cell in `namespace`; whatever it raises, `SystemExit` too, is an outcome."""
     name = f"<cell {number}>"
-    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    lines = [f"{line}\n" for line in code.splitlines()]
+    linecache.cache[name] = (len(code), None, lines, name)
     try:
         body, last = _compile(code, name)
         exec(body, namespace)

@@ -128,6 +128,7 @@ def prepare(settings: Settings, number: int) -> Settings:
 
 def main() -> None:
     """Read the configuration, import what sessions need, and serve."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which then closes us
     control = socket.socket(fileno=os.dup(0))
     null = os.open("/dev/null", os.O_RDWR)
