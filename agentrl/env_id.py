@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from agentrl.errors import ConfigError
 
-_ID = re.compile(r"(?P<name>[A-Za-z][\w.-]*/[\w.-]+?)(?:-v(?P<version>\d+))?", re.ASCII)
+_ID = re.compile(r"(?P<name>[A-Za-z][\w-]*/[A-Za-z][\w.-]*?)(?:-v(?P<version>\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

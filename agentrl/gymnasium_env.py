@@ -1,11 +1,7 @@
 """Every agentrl environment as a synchronous `gymnasium.Env`, with text on both sides.
 
-`agentrl.register` shows an environment to Gymnasium at once. The environments of installed
-distributions are shown when this module is imported, so
-
-    gymnasium.make("agentrl.gymnasium_env:reasoning/ChainSum-v0")
-
-works without anything before it. The other direction is `agentrl.gymnasium_text`.
+`agentrl.register` shows an environment to Gymnasium at once; `agentrl.gymnasium_envs` shows those of
+installed distributions. The other direction is `agentrl.gymnasium_text`.
 """
 
 import weakref

@@ -54,6 +54,11 @@ class GymnasiumTextEnv:
         the unwrapped environment and an observation to text) replace the ones that are known for
         Gymnasium's toy-text environments.
         """
+        if isinstance(id, str):
+            try:
+                gymnasium.spec(id)
+            except (gymnasium.error.Error, ModuleNotFoundError) as error:
+                raise ConfigError(f"gymnasium:{id}: {error}") from error
         self._id = id
         self._kwargs = kwargs
         self._instructions = instructions
@@ -124,10 +129,7 @@ class GymnasiumTextEnv:
     def _made(self) -> GymEnv:
         if not isinstance(self._id, str):
             return self._id()
-        try:
-            return gymnasium.make(self._id, **self._kwargs)
-        except gymnasium.error.UnregisteredEnv as error:
-            raise ConfigError(f"gymnasium:{self._id}: {error}") from error
+        return gymnasium.make(self._id, **self._kwargs)
 
     def _prompt(self) -> str:
         env = self._made()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -28,13 +29,16 @@ async def check_env(
     gold_reward: float = 1.0,
     max_turns: int = 16,
     timeout_s: float = 60.0,
+    grace_s: float = 5.0,
     actions: Sequence[Action] = (),
 ) -> tuple[str, ...]:
     """Prove an environment's promises and return them; raise `CheckError` for a broken one.
 
     `episodes` of each split are played, and the first `tasks` of each are compared. The gold
     player, if there is one, must earn `gold_reward`; doing nothing must earn less. Every call must
-    end within `timeout_s`. `actions` are what is done around a fork where there is no gold player.
+    end within `timeout_s`, and what was started must be gone `grace_s` after close. `actions` are
+    what is done around a fork where there is no gold player.
+
     Everything runs in a scope, as it does in a run, and the environment is closed at the end.
     """
     check = _Check(
@@ -44,12 +48,16 @@ async def check_env(
         gold_reward=gold_reward,
         max_turns=max_turns,
         timeout_s=timeout_s,
+        grace_s=grace_s,
         actions=list(actions) or [say("")] * 2,
     )
+    check.check_whole()
     try:
         await check.run()
     finally:
-        await env.close()
+        # A close that fails was reported where it was checked.
+        with suppress(CheckError):
+            await check.close()
     return tuple(check.proven)
 
 
@@ -63,12 +71,15 @@ class _Check:
     gold_reward: float
     max_turns: int
     timeout_s: float
+    grace_s: float
     actions: list[Action]
     proven: list[str] = field(default_factory=list[str])
 
-    async def run(self) -> None:
+    def check_whole(self) -> None:
         whole = isinstance(self.env, Env)  # pyright: ignore[reportUnnecessaryIsInstance]
         self.expect(whole, "the environment is an agentrl.Env", _lacking(self.env))
+
+    async def run(self) -> None:
         async with run_scope():
             sample = await self.check_tasks()
             # What is imported or opened once per process is there after this, and is no leak.
@@ -81,8 +92,8 @@ class _Check:
             # What the scope owns is open now, until its end.
             within = Holdings.now()
             await self.check_episodes(sample)
-            await check_no_leak(within)
-        await check_no_leak(before)
+            await check_no_leak(within, grace_s=self.grace_s)
+        await check_no_leak(before, grace_s=self.grace_s)
         self.note("nothing is left after close")
 
     async def check_episodes(self, sample: list[Task]) -> None:
@@ -203,7 +214,7 @@ class _Check:
     async def refuses_to_step(self, promise: str, task: Task) -> None:
         try:
             with blame(EnvError, "step"):
-                await self.timed("step", self.env.step(say("")))
+                await asyncio.wait_for(self.env.step(say("")), self.timeout_s)
         except EnvError:
             self.note(promise)
         else:
@@ -309,7 +320,7 @@ class _Check:
 
     async def step(self, action: Action, env: Env | None = None) -> Step:
         env = env or self.env
-        made: Any = await self.timed("step", env.step(action))
+        made: Any = await self.timed(f"step({action})", env.step(action))
         good = isinstance(made, tuple) and [*map(_kind, cast("Any", made))] == _FIVE
         self.expect(
             good, "step returns (Observation, float, bool, bool, dict)", f"it returned {made!r}"
@@ -331,14 +342,18 @@ class _Check:
         await self.timed("close", self.env.close())
 
     async def timed(self, what: str, work: Awaitable[T]) -> T:
+        deadline = asyncio.timeout(self.timeout_s)
         try:
-            async with asyncio.timeout(self.timeout_s):
-                return await work
-        except TimeoutError as error:
-            raise CheckError(
-                f"calls end in time: {what} took more than {self.timeout_s:g} s; bound what it "
-                "waits for, or give check_env a larger timeout_s"
-            ) from error
+            with blame(EnvError, what):
+                async with deadline:
+                    return await work
+        except EnvError as error:
+            if deadline.expired():
+                raise CheckError(
+                    f"calls end in time: {what} took more than {self.timeout_s:g} s; bound what "
+                    "it waits for, or give check_env a larger timeout_s"
+                ) from error
+            raise CheckError(f"calls do not raise: {error}") from error
 
     def same(self, first: list[Step], second: list[Step], promise: str, where: str) -> None:
         for turn, (one, other) in enumerate(zip(first, second, strict=False)):

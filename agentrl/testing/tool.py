@@ -17,7 +17,11 @@ _CONTEXT = ToolContext(task_id="check", sample=0, seed=0)
 
 
 async def check_tool(
-    source: ToolSource, *, calls: Sequence[ToolCall] = (), timeout_s: float = 30.0
+    source: ToolSource,
+    *,
+    calls: Sequence[ToolCall] = (),
+    timeout_s: float = 30.0,
+    grace_s: float = 5.0,
 ) -> tuple[str, ...]:
     """Prove a tool's promises and return them; raise `CheckError` for a broken one.
 
@@ -40,7 +44,7 @@ async def check_tool(
         if calls:
             await _check_forks(source, calls, timeout_s)
             proven += ["the examples succeed", "forks do not interfere"]
-        await check_no_leak(before)
+        await check_no_leak(before, grace_s=grace_s)
     return (*proven, "nothing is left after close")
 
 
@@ -92,6 +96,8 @@ async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s:
             "the examples succeed",
             f"{result.name} answered {result.content!r}",
         )
+    again = await _run([source], calls, timeout_s)
+    _same(alone, again, "instances do not interfere", 0)
     for made in range(len(calls) + 1):
         box = await Toolbox.open([source], context=_CONTEXT, timeout_s=timeout_s)
         boxes = [box]

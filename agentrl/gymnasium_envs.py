@@ -1,0 +1,11 @@
+"""Importing this shows every environment of every installed distribution to Gymnasium.
+
+    gymnasium.make("agentrl.gymnasium_envs:reasoning/ChainSum-v0")
+
+Gymnasium imports what stands before the colon, so nothing else is needed before it.
+"""
+
+from agentrl.registry import registry
+
+IDS: tuple[str, ...] = tuple(registry)
+"""What is known to Gymnasium now. Listing the registry is what asks the distributions."""

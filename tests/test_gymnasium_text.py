@@ -1,0 +1,230 @@
+"""Gymnasium's environments as agentrl environments."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+import agentrl
+from agentrl.env import Action, call, say
+from agentrl.errors import ConfigError, EnvError, ForkUnsupported
+from agentrl.gymnasium_text import GymnasiumTextEnv
+from agentrl.space_words import action_words, read_action
+from agentrl.task import Task
+from agentrl.testing import check_env
+
+TOYS: dict[str, tuple[str, str]] = {
+    "FrozenLake-v1": ("right", "Answer: 1"),
+    "FrozenLake8x8-v1": ("2", "Down."),
+    "CliffWalking-v1": ("up", "3"),
+    "Blackjack-v1": ("hit", "stick"),
+}
+
+
+@pytest.mark.parametrize("name", TOYS)
+async def test_toy_text_environments_keep_the_promises(name: str) -> None:
+    env = agentrl.make(f"gymnasium:{name}")
+    actions = [say(text) for text in TOYS[name]]
+    proven = await check_env(env, gold_reward=2.0, actions=actions, episodes=2)
+    assert "forks do not interfere" in proven
+
+
+async def played(env: Any, *texts: str) -> list[Any]:
+    return [await env.step(say(text)) for text in texts]
+
+
+async def test_frozen_lake_in_words() -> None:
+    env = GymnasiumTextEnv("FrozenLake-v1", is_slippery=False)
+    opening, _ = await env.reset(seed=1)
+    assert opening.tools == ()
+    (message,) = opening.messages
+    assert message.role == "user"
+    assert "Answer with one action: left, down, right, up." in message.text
+    assert message.text.endswith("@FFF\nFHFH\nFFFH\nHFFG\nYou are at row 0, column 0, on S.")
+    steps = await played(env, "down", "DOWN", "Answer: right", "2?", "I go right. Answer: 1", "1")
+    assert "'2?' is no action. Answer with one action" in steps[3][0].messages[0].text
+    assert steps[4][0].messages[0].text.endswith("You are at row 3, column 1, on F.")
+    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 6
+    (last,) = await played(env, "right")
+    assert last[1:4] == (0.0, False, False)
+    (last,) = await played(env, "right")
+    assert last[1:4] == (1.0, True, False)
+    with pytest.raises(RuntimeError, match="no episode is running"):
+        await env.step(say("right"))
+    await env.close()
+
+
+async def test_taxi_and_blackjack_in_words() -> None:
+    task = Task(prompt="Drive.", seed=1)
+    env = GymnasiumTextEnv("Taxi-v4")
+    opening, _ = await env.reset(options={"task": task})
+    assert "The taxi is at row 2, column 2." in opening.messages[0].text
+    assert "The passenger is at B (row 4, column 3)." in opening.messages[0].text
+    assert "The destination is R (row 0, column 0)." in opening.messages[0].text
+    ((_, reward, *_),) = await played(env, "pickup")
+    assert reward == -10.0
+    await env.close()
+    env = GymnasiumTextEnv("Blackjack-v1")
+    opening, _ = await env.reset(options={"task": task})
+    assert "Your cards add up to 20, with no usable ace. The dealer shows 7." in (
+        opening.messages[0].text
+    )
+    await env.close()
+
+
+async def test_a_time_limit_is_a_truncation() -> None:
+    env = GymnasiumTextEnv("FrozenLake-v1", max_episode_steps=2, is_slippery=False)
+    await env.reset(seed=1)
+    steps = await played(env, "up", "up")
+    assert [step[2:4] for step in steps] == [(False, False), (False, True)]
+    await env.close()
+
+
+async def test_there_are_no_tools() -> None:
+    env = GymnasiumTextEnv("FrozenLake-v1")
+    await env.reset(seed=1)
+    reply, *rest, _ = await env.step(call("walk", where="down"))
+    assert [(m.role, m.tool_call_id) for m in reply.messages] == [("tool", "call_0")]
+    assert rest == [0.0, False, False]
+    reply, *_ = await env.step(Action("", malformed=("not JSON",)))
+    assert "no tools" in reply.messages[0].text
+    await env.close()
+
+
+class Echo(gymnasium.Env[Any, Any]):
+    """An environment that a test gives its spaces to; it pays how often it was acted on."""
+
+    def __init__(self, observation: Any, action: Any, shown: Any = None, paid: float = 0.5) -> None:
+        self.observation_space = observation
+        self.action_space = action
+        self.shown = shown
+        self.paid = paid
+        self.acted: list[Any] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.shown, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.acted.append(action)
+        return self.shown, self.paid, len(self.acted) == 3, False, {}
+
+
+TEXT = spaces.Text(20, min_length=0, charset="abc ")
+
+
+async def test_text_spaces_are_passed_through() -> None:
+    made: list[Echo] = []
+
+    def make() -> Echo:
+        made.append(Echo(TEXT, TEXT, "abc"))
+        return made[-1]
+
+    env = GymnasiumTextEnv(make, instructions="Say a, b or c.")
+    opening, _ = await env.reset(seed=1)
+    assert opening.messages[0].text == "Say a, b or c.\n\nabc"
+    reply, reward, *_ = await env.step(say("a b"))
+    assert (reply.messages[0].text, reward) == ("abc", 0.5)
+    reply, reward, *_ = await env.step(say("d"))
+    assert ("is no action" in reply.messages[0].text, reward) == (True, 0.0)
+    assert made[-1].acted == ["a b"]
+    await env.close()
+
+
+async def test_numbers_are_told_in_order_and_may_be_described() -> None:
+    grid = spaces.MultiDiscrete([4, 4])
+    moves = spaces.MultiDiscrete([3, 2], start=[1, 0])
+
+    def make() -> Echo:
+        return Echo(grid, moves, np.array([1, 3]))
+
+    env = GymnasiumTextEnv(make)
+    opening, _ = await env.reset(seed=1)
+    assert opening.messages[0].text == "Answer with 2 numbers: 1 to 3, 0 to 1.\n\nState: 1 3"
+    assert (await env.step(say("3, 1")))[1] == 0.5
+    assert (await env.step(say("3, 2")))[1] == 0.0
+    assert (await env.step(say("3")))[1] == 0.0
+    await env.close()
+    told = GymnasiumTextEnv(make, describe=lambda env, seen: f"You see {seen.sum()}.")
+    assert (await told.reset(seed=1))[0].messages[0].text.endswith("You see 4.")
+    await told.close()
+
+
+async def test_a_reward_that_is_no_number_fails_the_episode() -> None:
+    env = GymnasiumTextEnv(lambda: Echo(TEXT, TEXT, "abc", paid=float("nan")))
+    await env.reset(seed=1)
+    with pytest.raises(EnvError, match="is nan"):
+        await env.step(say("a"))
+    await env.close()
+
+
+BOX = spaces.Box(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "what"), [(BOX, TEXT, "observations"), (TEXT, BOX, "actions")]
+)
+def test_spaces_without_words_are_refused(observation: Any, action: Any, what: str) -> None:
+    env = GymnasiumTextEnv(lambda: Echo(observation, action))
+    with pytest.raises(ConfigError, match=rf"the {what} of this environment are Box"):
+        next(iter(env.tasks("train")))
+
+
+async def test_a_world_that_cannot_be_copied_says_so() -> None:
+    def make() -> Echo:
+        env = Echo(TEXT, TEXT, "abc")
+        env.acted.append(iter(lambda: 0, 1))
+        env.acted.append(x for x in ())
+        return env
+
+    env = GymnasiumTextEnv(make)
+    await env.reset(seed=1)
+    with pytest.raises(ForkUnsupported, match="cannot be deep-copied"):
+        await env.fork()
+    await env.close()
+
+
+async def test_an_agentrl_environment_survives_both_ways() -> None:
+    """Out to Gymnasium and back: the text of the inner one is what the outer one shows."""
+    agentrl.register("both/Ways-v0", "agentrl.testing.scripted_env:ScriptedEnv")
+    space = spaces.Text(10_000, min_length=0, charset="".join(map(chr, range(32, 127))))
+
+    def make() -> gymnasium.Env[Any, Any]:
+        env = gymnasium.make("both/Ways-v0").unwrapped
+        env.observation_space = env.action_space = space
+        return env
+
+    env = GymnasiumTextEnv(make)
+    opening, _ = await env.reset(seed=1)
+    assert "Say what is wanted." in opening.messages[0].text
+    _, reward, terminated, *_ = await env.step(say("done"))
+    assert (reward, terminated) == (1.0, True)
+    await env.close()
+
+
+@given(st.integers(-5, 5), st.integers(1, 9), st.text() | st.integers(-10, 20).map(str))
+def test_a_number_is_an_action_when_the_space_has_it(start: int, size: int, text: str) -> None:
+    """A mutant that ignores `start`, or takes numbers from other words, is caught."""
+    space = spaces.Discrete(size, start=start)
+    taken = read_action(space, (), text)
+    try:
+        number: int | None = int(text) if text.strip().lstrip("-").isascii() else None
+    except ValueError:
+        number = None
+    if number is not None and start <= number < start + size:
+        assert taken == number
+    elif taken is not None:
+        assert str(int(taken)) in text
+        assert space.contains(taken)
+
+
+def test_names_count_from_the_start_of_the_space() -> None:
+    space = spaces.Discrete(2, start=5)
+    assert read_action(space, ("no", "yes"), "Yes!") == 6
+    assert action_words(space, ()) == "Answer with one action, a number from 5 to 6."
