@@ -75,15 +75,15 @@ def test_golden() -> None:
 
 
 def test_failures_are_apart_and_never_zeros() -> None:
-    """One of three broke: a zero for it would make pass@1 1/3 instead of 1/2."""
-    report = Report.of([*play("a", [1]), *play("b", [BROKEN]), *play("c", [0])])
+    """A whole task broke: zeros for it would make pass@1 1/3 instead of 1/2."""
+    report = Report.of([*play("a", [1]), *play("b", [BROKEN, BROKEN]), *play("c", [0])])
     assert report.overall.pass_at[1] == rate_estimate([1, 0], trials=[1, 1])
     assert report.overall.reward == rate_estimate([1, 0], trials=[1, 1])
-    assert report.overall.failed == 1
-    assert report.overall.outcomes == {"failed(tool)": 1, "finished": 2}
+    assert report.overall.failed == 2
+    assert report.overall.outcomes == {"failed(tool)": 2, "finished": 2}
     assert report.summary()["n"] == 2
     assert report.overall.tasks == 3
-    assert report.figures()["failed_fraction"] == pytest.approx(1 / 3)
+    assert report.figures()["failed_fraction"] == 0.5
 
 
 def test_a_task_with_too_few_rewards_is_left_out_of_pass_at_k() -> None:
@@ -94,8 +94,9 @@ def test_a_task_with_too_few_rewards_is_left_out_of_pass_at_k() -> None:
 
 
 def test_pass_at_k_of_fewer_picks_is_worth_one_trial_per_pick() -> None:
-    report = Report.of([*play("a", [0, 1, 0, 0]), *play("b", [1, 1, 1, 1])], k=(2,))
-    assert report.overall.pass_at[2] == rate_estimate([0.5, 1], trials=[2, 2])
+    """Every task has 1 pass in 4, so pass@2 is 1 - C(3, 2) / C(4, 2) = 1/2 for each."""
+    report = Report.of([t for name in "abcd" for t in play(name, [0, 1, 0, 0])], k=(2,))
+    assert report.overall.pass_at[2] == rate_estimate([0.5] * 4, trials=[2] * 4)
 
 
 def test_every_task_weighs_the_same() -> None:

@@ -20,7 +20,7 @@ def pass_at_k(passed: int, *, samples: int, k: int) -> float:
         )
     if not 0 <= passed <= samples:
         raise ValueError(f"{passed} of {samples} samples passed; count each sample once")
-    # Factor by factor, because the binomials themselves overflow a float. A factor of 0 says that
-    # there are fewer than k failures.
+    # Factor by factor, because the binomials themselves overflow a float. With fewer than k
+    # failures one factor is 0.
     failures = samples - passed
-    return 1 - math.prod(max(failures - i, 0) / (samples - i) for i in range(k))
+    return 1 - math.prod((failures - i) / (samples - i) for i in range(k))
