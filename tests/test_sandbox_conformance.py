@@ -1,6 +1,6 @@
 """Both back-ends keep the contract; what is refused is refused with the way out."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ BACKENDS = [
 
 
 @asynccontextmanager
-async def no_leak() -> AsyncIterator[None]:
+async def no_leak() -> AsyncGenerator[None]:
     before = Holdings.now()
     yield
     await check_no_leak(before)

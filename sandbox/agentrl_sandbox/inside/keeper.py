@@ -56,12 +56,17 @@ class Job:
 
     request: int
     kind: str
-    deadline_s: float
+    timeout_s: float
     started_s: float = field(default_factory=time.monotonic)
     pipes: Pipes | None = None
     """Of the copy, when this is a fork."""
     copy_nonce: str = ""
     copy_directory: str = ""
+
+    @property
+    def deadline_s(self) -> float:
+        """Return when the job must be done, on the monotonic clock."""
+        return self.started_s + self.timeout_s
 
 
 @dataclass
@@ -102,7 +107,7 @@ class Keeper:
         """Open the first session and serve until the host lets go."""
         first = self._new_session()
         self._spawn(first)
-        first.job = Job(0, "start", time.monotonic() + START_S)
+        first.job = Job(0, "start", START_S)
         while True:
             for key, events in self._selector.select(self._wait_s()):
                 key.data(events)
@@ -130,8 +135,7 @@ class Keeper:
 
     def _late(self, session: Session, job: Job) -> None:
         if job.kind == "exec":
-            after_s = job.deadline_s - job.started_s
-            self._stop(session, "timeout", f"stopped after {after_s:g} s; {_FRESH}")
+            self._stop(session, "timeout", f"stopped after {job.timeout_s:g} s; {_FRESH}")
         elif job.kind == "fork":
             self._abandon_fork(session, job, f"the copy did not start within {START_S:g} s")
         else:
@@ -154,7 +158,7 @@ class Keeper:
 
     def _exec(self, request: int, body: dict[str, Any], _: bytes) -> None:
         session = self._sessions[body["session"]]
-        job = Job(request, "exec", time.monotonic() + body["timeout_s"])
+        job = Job(request, "exec", body["timeout_s"])
         session.job = job
         if session.last_words is not None:
             status, error = session.last_words
@@ -250,7 +254,7 @@ class Keeper:
         job = Job(
             request,
             "fork",
-            time.monotonic() + START_S,
+            START_S,
             pipes=pipes,
             copy_nonce=nonce(),
             copy_directory=copy.directory,
@@ -392,10 +396,12 @@ class Keeper:
             return
         errors = child.stderr
         death = self._bury(session)
-        cpu = death.signal in (signal.SIGXCPU, signal.SIGKILL) and (
-            session.cpu_s >= self._settings.cpu_s
-        )
-        status, error = ("limit", self._cpu_text()) if cpu else ("crash", death.text)
+        # What the kernel limits and what it reports are counted apart, and differ a little.
+        used_up = session.cpu_s > 0.9 * self._settings.cpu_s
+        status, error = "crash", death.text
+        if death.signal == signal.SIGXCPU or (death.signal == signal.SIGKILL and used_up):
+            session.cpu_s = max(session.cpu_s, self._settings.cpu_s)
+            status, error = "limit", self._cpu_text()
         if session.job is not None and session.job.kind == "start":
             self._refuse(session, f"{death.text}: {errors.text()}")
         else:

@@ -1,0 +1,228 @@
+"""Every limit ends in a result that names it, and the session and its neighbours go on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agentrl.sandbox import Limits, SandboxSettings
+from agentrl_sandbox import ForkServerPool, Session, open_pool
+
+LIMITS = Limits(
+    wall_s=20,
+    cpu_s=20,
+    memory_bytes=256 * 2**20,
+    processes=16,
+    open_files=64,
+    file_bytes=2**20,
+    disk_bytes=4 * 2**20,
+    output_bytes=1000,
+)
+ISOLATED = SandboxSettings(limits=LIMITS)
+BARE = SandboxSettings(backend="process", allow_unisolated=True, limits=LIMITS)
+BACKENDS = [
+    pytest.param(ISOLATED, id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(BARE, id="process"),
+]
+
+
+@pytest.fixture(params=BACKENDS)
+async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
+    opened = open_pool(request.param)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def session(pool: ForkServerPool) -> Session:
+    return await pool.open()
+
+
+async def usable(session: Session) -> bool:
+    return (await session.exec("6 * 7")).value == "42"
+
+
+async def test_a_deadline_ends_the_whole_tree_of_processes(session: Session) -> None:
+    """Children that left the group, ignore signals, or were orphaned on purpose: all of them."""
+    code = """
+import os, signal, time
+for number in range(1, 32):
+    try: signal.signal(number, signal.SIG_IGN)
+    except OSError: pass
+def daemon(name):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            while True:
+                open(name, "a").write("x"); time.sleep(0.01)
+        os._exit(0)
+daemon("one"); daemon("two")
+while True: time.sleep(1)
+"""
+    result = await session.exec(code, timeout_s=0.5)
+    assert result.status == "timeout"
+    assert "0.5 s" in (result.error or "")
+    sizes = [len(await session.read(name)) for name in ("one", "two")]
+    assert all(sizes)
+    await asyncio.sleep(0.1)
+    assert [len(await session.read(name)) for name in ("one", "two")] == sizes
+    assert await usable(session)
+
+
+async def test_what_was_printed_before_the_deadline_is_kept(session: Session) -> None:
+    result = await session.exec("print('so far')\nwhile True: pass", timeout_s=0.3)
+    assert (result.status, result.stdout) == ("timeout", "so far\n")
+    assert (await session.exec("print('later')")).stdout == "later\n"
+
+
+async def test_a_timeout_costs_names_and_keeps_files(session: Session) -> None:
+    await session.exec("x = 1; open('kept', 'w').write('yes')")
+    await session.exec("while True: pass", timeout_s=0.2)
+    assert "NameError" in ((await session.exec("x")).error or "")
+    assert await session.read("kept") == b"yes"
+
+
+async def test_memory(session: Session) -> None:
+    result = await session.exec("hoard = []\nwhile True: hoard.append(bytearray(2**20))")
+    assert result.status == "oom"
+    assert "MemoryError" in (result.error or "")
+    assert await usable(session)
+
+
+async def test_a_fork_bomb_is_contained(pool: ForkServerPool) -> None:
+    bomber, bystander = await pool.open(), await pool.open()
+    code = """
+import os, time
+made = 0
+while True:
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    made += 1
+    open("made", "w").write(str(made))
+"""
+    result = await bomber.exec(code, timeout_s=10)
+    assert result.status == "limit", result
+    assert await usable(bystander)
+    assert await usable(bomber)
+
+
+@pytest.mark.bubblewrap
+async def test_the_kernel_counts_processes_of_one_session_only() -> None:
+    pool = open_pool(ISOLATED)
+    one, other = await pool.open(), await pool.open()
+    hold = "import os, time\nfor _ in range(10):\n  if os.fork() == 0: time.sleep(60); os._exit(0)"
+    assert (await one.exec(hold)).ok
+    assert (await other.exec(hold)).ok
+    bomb = "import os, time\nwhile True:\n  if os.fork() == 0: time.sleep(60); os._exit(0)"
+    result = await one.exec(bomb)
+    assert result.status == "limit"
+    assert "Resource temporarily unavailable" in (result.error or "")
+    assert (await one.exec("len([p for p in os.listdir('/proc') if p.isdecimal()])")).value == (
+        str(LIMITS.processes + 1)  # and the keeper, which is not the session's
+    )
+    assert (await other.exec("os.fork() and 1")).value == "1"
+    await pool.close()
+
+
+async def test_threads_count_too_or_are_bounded_by_memory(session: Session) -> None:
+    code = """
+import threading, time
+for _ in range(5000):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+"""
+    result = await session.exec(code)
+    assert result.status in ("limit", "oom"), result
+    await session.close()
+
+
+async def test_cpu_time_of_the_session() -> None:
+    pool = open_pool(SandboxSettings(backend="process", allow_unisolated=True, limits=CPU))
+    session = await pool.open()
+    result = await session.exec("while True: pass")
+    assert result.status == "limit"
+    assert "1 s of CPU time" in (result.error or "")
+    again = await session.exec("1")
+    assert (again.status, again.value) == ("limit", None)
+    await pool.close()
+
+
+CPU = Limits(cpu_s=1.0, wall_s=30.0)
+
+
+async def test_one_file_and_many_open_files(session: Session) -> None:
+    code = f"with open('big', 'wb') as file: file.write(bytes({LIMITS.file_bytes + 1}))"
+    result = await session.exec(code)
+    assert result.status == "limit"
+    assert "File too large" in (result.error or "")
+    result = await session.exec("files = [open('small', 'w') for _ in range(100)]")
+    assert result.status == "limit"
+    assert "Too many open files" in (result.error or "")
+    assert await usable(session)
+    with pytest.raises(OSError, match="file_bytes=1048576"):
+        await session.write("big", bytes(LIMITS.file_bytes + 1))
+    await session.exec("for n in range(3):\n  open('long', 'ab').write(bytes(2**19))")
+    assert len(await session.read("long")) == LIMITS.file_bytes
+
+
+async def test_the_directory_as_a_whole(session: Session) -> None:
+    code = "for n in range(8): open(f'{n}', 'wb').write(bytes(2**20))"
+    result = await session.exec(code)
+    assert result.status == "limit", result
+    assert await usable(session) or (await session.exec("1")).status == "limit"
+    await session.close()
+
+
+async def test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory(session: Session) -> None:
+    code = "print('head')\nfor _ in range(10_000): print('a' * 1000)\nprint('tail')"
+    result = await session.exec(code)
+    assert result.truncated
+    assert result.stdout.startswith("head\n")
+    assert result.stdout.endswith("a\ntail\n")
+    assert len(result.stdout) < 1.2 * LIMITS.output_bytes
+    result = await session.exec("import os\nwhile True: os.write(1, b'x' * 65536)", timeout_s=0.5)
+    assert result.status == "timeout"
+    assert result.truncated
+
+
+async def test_a_crash_is_named(session: Session) -> None:
+    result = await session.exec("import ctypes; print('before'); ctypes.string_at(0)")
+    assert (result.status, result.stdout) == ("crash", "before\n")
+    assert "SIGSEGV" in (result.error or "")
+    assert await usable(session)
+    assert "exit status 3" in ((await session.exec("import os; os._exit(3)")).error or "")
+
+
+async def test_a_death_between_cells_is_told_with_the_next_one(session: Session) -> None:
+    code = "import os, threading; threading.Timer(0.05, os._exit, (7,)).start()"
+    assert (await session.exec(code)).ok
+    await asyncio.sleep(0.3)
+    result = await session.exec("1 + 1")
+    assert result.status == "crash"
+    assert "exit status 7" in (result.error or "")
+    assert await usable(session)
+
+
+async def test_a_cell_that_forks_and_returns_answers_once(session: Session) -> None:
+    result = await session.exec("import os\npid = os.fork()\nprint('x')\npid == 0")
+    assert (result.ok, result.value) == (True, "False")
+    assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
+
+
+@pytest.mark.parametrize("settings", BACKENDS)
+async def test_nothing_is_left_on_the_host(settings: SandboxSettings) -> None:
+    import tempfile
+
+    def places() -> set[str]:
+        return {p.name for p in Path(tempfile.gettempdir()).glob("agentrl-sandbox-*")}
+
+    before = places()
+    pool = open_pool(settings)
+    session = await pool.open()
+    await session.exec("import os; os.mkdir('deep'); os.chmod('deep', 0)")
+    start_s = time.monotonic()
+    await pool.close()
+    assert time.monotonic() - start_s < 5
+    assert places() == before
