@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.env import say
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 from agentrl.gold import play_gold
 from agentrl.task import SPLITS, Split, Task
 from agentrl_envs.families import FAMILIES, HASH_ORDERED, UNUSABLE
@@ -135,6 +135,16 @@ def test_streams_go_past_a_segment() -> None:
     assert len(set(ids)) == 700
 
 
+def test_seeds_a_generator_gives_up_on_are_left_out() -> None:
+    made = Family("maze")
+    seeds = [seed for seed, _ in islice(made.entries(4139731940), 100)]
+    assert 4139731945 not in seeds  # reasoning-gym raises RuntimeError for it
+    assert len(seeds) == 100
+    grid = {"min_dist": 50, "max_dist": 60, "min_grid_size": 5, "max_grid_size": 5}
+    with pytest.raises(EnvError, match=r"'maze'.*Could not find"):
+        next(Family("maze", grid).entries(0))
+
+
 def test_families_take_turns_and_drop_out() -> None:
     env = ReasoningEnv(families={"gcd": {"min_value": 1, "max_value": 4}, "chain_sum": None})
     tags = [task.tags[0] for task in first(env, 40)]
@@ -194,6 +204,7 @@ def test_processes_agree_on_the_tasks() -> None:
         ({"families": "acre", "difficulty": 0}, ["'acre'", "no difficulty levels"]),
         ({"families": "caesar_cipher", "difficulty": 3}, ["difficulty 3", "rotation"]),
         ({"families": "gcd", "difficulty": {"lcm": 1}}, ["'lcm'", "not among"]),
+        ({"families": {"word_sorting": {"transformation": "upper"}}}, ["'upper'", "refused"]),
         ({"families": "gcd", "size": 0}, ["size", "0"]),
         ({"families": "gcd", "heldout_fraction": 1.0}, ["heldout_fraction", "1.0"]),
     ],

@@ -1,9 +1,6 @@
 """What the agent's last message gives as its answer."""
 
 import re
-from collections.abc import Sequence
-
-from agentrl.message import Message
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _LABELLED = re.compile(r"\banswer:", re.IGNORECASE)
@@ -20,9 +17,3 @@ def final_answer(text: str) -> str:
     if tagged := _TAGGED.findall(text):
         return tagged[-1].strip()
     return _LABELLED.split(text)[-1].strip()
-
-
-def last_words(messages: Sequence[Message]) -> str:
-    """Return the text of the agent's last message, or nothing when it never spoke."""
-    spoken = (message.text for message in reversed(messages) if message.role == "assistant")
-    return next(spoken, "")

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from agentrl.env import say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
+from agentrl.rewards import last_text
 from agentrl.task import Split, Task
 from agentrl.tool_env import ToolEnv
-from agentrl_envs.reasoning.answer import final_answer, last_words
+from agentrl_envs.reasoning.answer import final_answer
 from agentrl_envs.reasoning.family import Family
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
 from agentrl_envs.reasoning.tasks import entry_of, tasks_of
@@ -89,7 +90,7 @@ def verdict(
                 f"task {task.id!r} belongs to the family {task.data['family']!r}, and this "
                 f"environment has {', '.join(families)}; make it with the task's own families"
             )
-        score = family.score(final_answer(last_words(messages)), entry_of(task))
+        score = family.score(final_answer(last_text(messages)), entry_of(task))
         return score if partial_credit else float(score >= 1)
 
     return reward

@@ -5,11 +5,12 @@ import dataclasses
 import io
 import random
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from enum import Enum
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl_envs.families import FAMILIES, UNUSABLE
@@ -20,6 +21,9 @@ Entry = dict[str, Any]
 
 SEGMENT = 500
 """Problems per reasoning-gym dataset: a few families prepare all of theirs when constructed."""
+
+ATTEMPTS = 20
+"""Segments in a row that may give nothing before a family is said to be broken."""
 
 IMPURE = frozenset({"bf", "list_functions", "pool_matrix", "rectangle_count"})
 """Families that print, or use the process-wide random generators, while they make a problem."""
@@ -45,12 +49,23 @@ class Family:
         self._dataset_class, self._config = _configured(name, dict(params or {}), difficulty)
 
     def entries(self, seed: int) -> Iterator[tuple[int, Entry]]:
-        """Yield problems for ever, each with its own seed: `seed`, `seed + 1` and so on."""
-        for segment in count():
-            start = seed + segment * SEGMENT
+        """Yield problems for ever, each with its own seed: `seed`, `seed + 1` and so on.
+
+        A few generators give up on a few seeds; the rest of that segment is left out. Raises
+        `EnvError` after `ATTEMPTS` segments in a row that give nothing.
+        """
+        failed = 0
+        for start in count(seed, SEGMENT):
             dataset = self._dataset(start)
             for index in range(SEGMENT):
-                entry = self._entry(dataset, index, seed=start + index)
+                try:
+                    entry = self._entry(dataset, index, seed=start + index)
+                except EnvError:
+                    failed += 1
+                    if failed == ATTEMPTS:
+                        raise
+                    break
+                failed = 0
                 if not self._is_ill_posed(entry):
                     yield start + index, entry
 
@@ -131,7 +146,8 @@ def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tu
     level = "" if difficulty is None else f" at difficulty {difficulty}"
     start = config_class() if difficulty is None else _levelled(name, difficulty)
     try:
-        config = dataclasses.replace(start, **params)
+        given = {param: _member(getattr(start, param), value) for param, value in params.items()}
+        config = dataclasses.replace(start, **given)
         if hasattr(config, "validate"):
             config.validate()
     except (AssertionError, TypeError, ValueError) as error:
@@ -139,6 +155,14 @@ def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tu
             f"task family {name!r} with {params}{level} is refused by reasoning-gym: {error}"
         ) from error
     return dataset_class, config
+
+
+def _member(default: Any, value: Any) -> Any:
+    """Return `value`, or the member of an enum it names where the default is one, or a list."""
+    if isinstance(default, list | tuple) and default and isinstance(value, list | tuple):
+        first = cast("Sequence[Any]", default)[0]
+        return [_member(first, item) for item in cast("Sequence[Any]", value)]
+    return type(default)(value) if isinstance(default, Enum) else value
 
 
 def _check_params(name: str, params: Mapping[str, Any], allowed: list[str]) -> None:
