@@ -23,7 +23,6 @@ from agentrl.atomic import write_json
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import plain, shown
-from agentrl.config.section import peeking
 from agentrl.errors import ConfigError
 from agentrl.machine import environment
 
@@ -92,8 +91,7 @@ class RunFolder:
         in it had another config. The lock is the kernel's: it ends with its process, also by
         `kill -9`.
         """
-        with peeking():
-            path = config.run.folder / config.run.name
+        path = config.run.folder / config.run.name
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
         was_there = (path / "lock").exists()
         try:

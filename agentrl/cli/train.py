@@ -39,7 +39,7 @@ def train(
         folder = config.run.folder / config.run.name
         err.print(f"stopped; the same command with --resume goes on from {folder}")
         raise typer.Exit(130) from None
-    _show(result)
+    show(result)
 
 
 @contextmanager
@@ -57,7 +57,8 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: "RunResult") -> None:
+def show(result: "RunResult") -> None:
+    """Write what a run found, before and after, and where to look."""
     rows = [(when, *_cells(found)) for when, found in _evaluations(result)]
     headings = ("", "pass@1", "interval", "tasks")
     show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")

@@ -149,6 +149,10 @@ class _Walk:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(
+                    f"{self.path}:{line}: a key is {_kind(key)}, and keys are text; name it"
+                )
             origin, path = f"{self.path}:{line}", (*above, str(key.value))
             if key.tag != "tag:yaml.org,2002:str":
                 text = f"the key {key.value} is {_kind(key)}, and keys are text; put it in quotes"
@@ -209,10 +213,19 @@ def _near(path: Path) -> str:
     return f"YAML files in {folder}: {', '.join(names[:8])}{more}"
 
 
+KINDS: Mapping[str, str] = {
+    "str": "text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "seq": "a list",
+    "map": "a mapping",
+}
+
+
 def _kind(node: yaml.Node) -> str:
-    kinds = {"str": "text", "int": "a number", "float": "a number", "seq": "a list"}
     short = str(node.tag).rpartition(":")[2]
-    return kinds.get(short, {"bool": "true or false", "null": "null"}.get(short, short))
+    return KINDS.get(short, short)
 
 
 def _reason(error: yaml.YAMLError) -> str:

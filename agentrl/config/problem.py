@@ -1,7 +1,7 @@
 """What is wrong with a config, in the words of the config: key, value, rule, way out."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, cast
 
@@ -175,12 +175,9 @@ def _is_number(text: str) -> bool:
 
 
 def _elsewhere(path: str, root: type[Section]) -> list[str]:
-    """Find the same key in another section, or the whole path almost right."""
-    every = list(dict.fromkeys(key.path for key in keys(root)))
+    """Find the same key, or one spelt almost like it, in another section."""
+    by_name: dict[str, str] = {}
+    for key in keys(root):
+        by_name.setdefault(key.name, key.path)
     name = path.rpartition(".")[2]
-    same = [known for known in every if known.rpartition(".")[2] == name]
-    return same or list(_close(path, every))
-
-
-def _close(path: str, every: Sequence[str]) -> Iterator[str]:
-    yield from difflib.get_close_matches(path, every, n=1, cutoff=0.75)
+    return [by_name[near] for near in difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)]

@@ -160,7 +160,9 @@ def wanted(annotation: object, metadata: Sequence[object] = ()) -> str:
         return (", or " if any("," in word for word in words) else " or ").join(words)
     if origin is Literal:
         return "one of " + ", ".join(shown(value) for value in arguments)
-    if origin in (list, tuple):
+    if origin is list:
+        return _wanted_list((*arguments, Ellipsis))
+    if origin is tuple:
         return _wanted_list(arguments)
     if origin is dict:
         return "a mapping"

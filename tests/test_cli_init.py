@@ -1,0 +1,71 @@
+"""`agentrl init`: a project that works as it is.
+
+Mutants seen caught: a file left out of the package; a placeholder left in; an existing folder
+overwritten; the partial folder left behind.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli import init
+from agentrl.cli.init import FILES, make_project
+from agentrl.config.load import load_config
+from agentrl.errors import ConfigError
+
+
+def test_a_project_has_every_file_and_no_placeholder(tmp_path: Path) -> None:
+    project = make_project("shop", tmp_path)
+    assert project == tmp_path / "shop"
+    assert {path.name for path in project.iterdir()} == {
+        target.format(name="shop") for target in FILES.values()
+    }
+    for path in project.iterdir():
+        assert "$" not in path.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["shop"]
+    assert len((project / "shop_env.py").read_text().splitlines()) <= 25
+    config = load_config(project / "shop.yaml")
+    assert (config.env.id, config.run.name) == ("shop_env:shop/Multiply-v0", "shop")
+
+
+def test_the_project_s_own_test_passes(root: Path, tmp_path: Path) -> None:
+    project = make_project("shop", tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("My-shop", "my_shop"), ("3d", "d"), ("a/b", "a_b"), ("..", "shop")]
+)
+def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str, near: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_project(name, tmp_path)
+    assert f"{name!r} cannot be imported from Python" in str(caught.value)
+    assert str(caught.value).endswith(f"such as {near}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    make_project("shop", tmp_path)
+    (tmp_path / "shop" / "shop.yaml").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already and not empty; choose another name"):
+        make_project("shop", tmp_path)
+    assert (tmp_path / "shop" / "shop.yaml").read_text() == "mine"
+
+
+def test_a_project_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(init.FILES, "gone.template", "gone.py")
+    with pytest.raises(FileNotFoundError):
+        make_project("shop", tmp_path)
+    assert list(tmp_path.iterdir()) == []

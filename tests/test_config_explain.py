@@ -1,0 +1,71 @@
+"""What the schema says about itself, and that the documentation says the same."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.explain import explain, markdown
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import keys, lookup
+from agentrl.errors import ConfigError
+
+
+def test_a_key_is_explained() -> None:
+    assert explain("learn.loss.dual_clip").splitlines() == [
+        "learn.loss.dual_clip (of ppo_clip)",
+        "  Bound of the ratio for negative advantages; null turns it off.",
+        "  wants    a number, more than 1, or null",
+        "  default  3.0",
+    ]
+    assert "default  required" in explain("env.id")
+
+
+def test_a_section_is_a_table_of_its_keys() -> None:
+    lines = explain("metrics").splitlines()
+    assert lines[0] == "metrics"
+    assert lines[-2].split() == ["key", "wants", "default", "meaning"]
+    assert lines[-1].split() == ["metrics.tensorboard", "true", "or", "false", "true"]
+
+
+def test_a_choice_lists_every_method() -> None:
+    said = explain("learn.correction")
+    assert "name one of none, tis" in said
+    assert "name: none" in said
+    assert "learn.correction.cap" in said
+
+
+def test_the_empty_key_is_the_whole_config() -> None:
+    said = explain()
+    for name in RunConfig.model_fields:
+        assert f"\n{name} " in said
+
+
+@pytest.mark.parametrize("key", sorted({key.path for key in keys(RunConfig)}))
+def test_every_key_can_be_explained(key: str) -> None:
+    assert explain(key).startswith(key)
+    assert lookup(RunConfig, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("rollout.grup_size", "did you mean rollout.group_size? Keys of rollout: concurrency"),
+        ("grup_size", "did you mean rollout.group_size?"),
+        ("run.steps.more", "run.steps.more is not a key: run.steps holds a value, not a section"),
+        ("learn.correction.capp", "did you mean learn.correction.cap?"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(key: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        explain(key)
+    assert says in str(caught.value)
+
+
+def test_the_documentation_holds_the_table_of_the_schema(root: Path) -> None:
+    """When this fails: paste `agentrl config explain --markdown` between the two marks."""
+    text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
+    _, begin, rest = text.partition("<!-- keys: begin -->\n")
+    table, end, _ = rest.partition("<!-- keys: end -->")
+    assert begin
+    assert end
+    assert table.strip() == markdown().strip()

@@ -1,0 +1,119 @@
+"""The numbers of a run on disk.
+
+Mutants seen caught: no flush; NaN as NaN; a torn line glued to the next; truncation that keeps the
+step after; the counter not counting; TensorBoard without purge_step.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from agentrl.errors import ConfigError
+from agentrl.metrics import NOT_FINITE, MetricsWriter, read_metrics
+
+
+def figures(folder: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in line.items() if k != "time"} for line in read_metrics(folder)]
+
+
+def test_a_line_is_on_disk_when_write_returns(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write(1, {"reward/mean": 0.5, "n": 3})
+        assert figures(tmp_path) == [{"step": 1, "reward/mean": 0.5, "n": 3.0}]
+        assert read_metrics(tmp_path)[0]["time"] > 0
+        writer.write(2, {})
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_what_json_cannot_say_is_null_and_counted(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write(1, {"loss": float("nan"), "ratio": float("-inf"), "fine": 1.0})
+        writer.write(2, {"loss": 1.0})
+        assert writer.not_finite == 2
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert figures(tmp_path) == [
+        {"step": 1, "loss": None, "ratio": None, "fine": 1.0, NOT_FINITE: 2},
+        {"step": 2, "loss": 1.0},
+    ]
+
+
+def test_a_figure_cannot_take_the_place_of_the_step(tmp_path: Path) -> None:
+    with (
+        MetricsWriter(tmp_path, tensorboard=False) as writer,
+        pytest.raises(ValueError, match=r"\['step'\] are the line's own keys; rename the figure"),
+    ):
+        writer.write(1, {"step": 2.0})
+
+
+def test_a_resumed_run_forgets_the_steps_it_does_again(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"x": step})
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.truncate_after(2)
+        writer.write(3, {"x": 30.0})
+    assert figures(tmp_path) == [
+        {"step": 1, "x": 1.0},
+        {"step": 2, "x": 2.0},
+        {"step": 3, "x": 30.0},
+    ]
+
+
+def test_a_line_torn_by_a_crash_is_no_line(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write(1, {"x": 1.0})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "x": 0.')
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1]
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write(2, {"x": 2.0})
+    assert figures(tmp_path) == [{"step": 1, "x": 1.0}, {"step": 2, "x": 2.0}]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nwhat\n{"step": 2}\n')
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is not JSON"):
+        read_metrics(tmp_path)
+    with pytest.raises(ConfigError, match="holds no run that has made a step"):
+        read_metrics(tmp_path / "elsewhere")
+
+
+@given(st.dictionaries(st.text(), st.floats(), max_size=5))
+def test_every_line_is_strict_json(
+    tmp_path_factory: pytest.TempPathFactory, line: dict[str, float]
+) -> None:
+    line = {k: v for k, v in line.items() if k not in {"step", "time", NOT_FINITE}}
+    folder = tmp_path_factory.mktemp("metrics")
+    with MetricsWriter(folder, tensorboard=False) as writer:
+        writer.write(7, line)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    (text,) = (folder / "metrics.jsonl").read_text().splitlines()
+    found = json.loads(text, parse_constant=refuse)
+    assert {k: v for k, v in found.items() if k in line and v is not None} == {
+        k: v for k, v in line.items() if abs(v) < float("inf")
+    }
+
+
+def test_tensorboard_shows_the_same_and_forgets_the_same(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=True) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"loss": step, "bad": float("nan")})
+    with MetricsWriter(tmp_path, tensorboard=True) as writer:
+        writer.truncate_after(1)
+        writer.write(2, {"loss": 20.0})
+        writer.close()
+        writer.close()
+    board = EventAccumulator(str(tmp_path / "tensorboard"), purge_orphaned_data=True)
+    board.Reload()
+    assert board.Tags()["scalars"] == ["loss"]
+    assert [(e.step, e.value) for e in board.Scalars("loss")] == [(1, 1.0), (2, 20.0)]
