@@ -14,7 +14,7 @@ import traceback
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import kernel, processes
+from agentrl_sandbox.inside import files, kernel, processes
 from agentrl_sandbox.inside.frames import Reader, encode
 from agentrl_sandbox.inside.keeper import Keeper, Settings
 
@@ -105,6 +105,7 @@ class Supervisor:
                 processes.ended(pidfd, within_s=processes.KILL_S)
                 processes.kill(pid)
             processes.end_strays(())
+            files.remove_tree(self._settings.root)
         os._exit(0)
 
 

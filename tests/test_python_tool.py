@@ -1,0 +1,83 @@
+"""The Python tool: what the model is told, and that state lives as long as the trajectory."""
+
+import pytest
+
+from agentrl.errors import SandboxError
+from agentrl.message import ToolCall
+from agentrl.sandbox import ExecResult, SandboxSettings, using_sandbox
+from agentrl.testing.tool import check_tool
+from agentrl.tool import ToolContext
+from agentrl.toolbox import schemas_of
+from agentrl_tools.python import NO_OUTPUT, Python, render
+
+BARE = SandboxSettings(backend="process", allow_unisolated=True)
+CONTEXT = ToolContext(task_id="t", sample=0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (ExecResult(status="ok", value="1218"), "1218"),
+        (ExecResult(status="ok"), NO_OUTPUT),
+        (ExecResult(status="ok", stdout="a\nb\n"), "a\nb"),
+        (ExecResult(status="ok", stdout="a\n", value="3"), "a\n3"),
+        (ExecResult(status="ok", stdout="a\n", stderr="w\n", value="3"), "a\nw\n3"),
+        (ExecResult(status="error", stdout="a\n", error="NameError: x"), "a\nNameError: x"),
+        (ExecResult(status="timeout", error="stopped after 2 s"), "timeout: stopped after 2 s"),
+        (ExecResult(status="ok", stdout="a", truncated=True), "a\n(output was cut)"),
+    ],
+)
+def test_the_model_reads_what_is_there_and_nothing_else(result: ExecResult, text: str) -> None:
+    assert render(result) == text
+
+
+def test_the_schema_names_the_tool_and_its_one_argument() -> None:
+    (schema,) = schemas_of([Python])
+    function = schema["function"]
+    assert function["name"] == "python"
+    assert list(function["parameters"]["properties"]) == ["code"]
+    assert function["parameters"]["required"] == ["code"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param(BARE, id="process"),
+    ],
+)
+async def test_it_keeps_a_tool_s_promises(settings: SandboxSettings) -> None:
+    cells = ("x = 1200", "x += 18", "print('sum:'); x", "1 / 0")
+    calls = [ToolCall(f"call_{n}", "python", {"code": code}) for n, code in enumerate(cells)]
+    with using_sandbox(settings):
+        proven = await check_tool(Python, calls=calls)
+    assert "forks do not interfere" in proven
+
+
+async def test_state_lives_on_and_a_fork_goes_its_own_way() -> None:
+    with using_sandbox(BARE):
+        tool = Python()
+        await tool.open(CONTEXT)
+        assert await tool.python("x = 1200") == NO_OUTPUT
+        assert await tool.python("x + 18") == "1218"
+        copy = await tool.fork()
+        assert await copy.python("x = 0; x") == "0"
+        await tool.close()
+        await tool.close()
+        assert await copy.python("x + 1") == "1"
+        await copy.close()
+
+
+async def test_what_the_code_does_is_text_and_a_lost_sandbox_is_not() -> None:
+    with using_sandbox(BARE):
+        tool = Python()
+        with pytest.raises(SandboxError, match="no session"):
+            await tool.python("1")
+        await tool.open(CONTEXT)
+        text = await tool.python("print('before')\n1 / 0")
+        assert text.splitlines()[0] == "before"
+        assert text.splitlines()[-1] == "ZeroDivisionError: division by zero"
+        assert "SIGKILL" in await tool.python("import os; os.kill(os.getpid(), 9)")
+        with pytest.raises(SandboxError):
+            await tool.python("import os; os.kill(os.getppid(), 9)")
+        await tool.close()

@@ -1,0 +1,189 @@
+"""Forks of a session are independent of each other, in every order of what happens to them."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentrl.errors import ForkUnsupported
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox import Session, open_pool
+
+BARE = SandboxSettings(backend="process", allow_unisolated=True)
+BACKENDS = [
+    pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(BARE, id="process"),
+]
+both = pytest.mark.parametrize("how", BACKENDS)
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "append", "file", "fork", "close", "crash", "read"]),
+        st.integers(0, 5),
+        st.integers(0, 9),
+    ),
+    max_size=12,
+)
+
+
+@dataclass
+class Model:
+    """What a session should hold."""
+
+    session: Session
+    x: int | None = None
+    items: list[int] = field(default_factory=list[int])
+    text: str = ""
+
+
+@both
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations=OPERATIONS)
+async def test_sessions_behave_like_separate_copies(
+    how: SandboxSettings, operations: list[tuple[str, int, int]]
+) -> None:
+    """Kills: a shared directory, a shared channel, a fork that ends with its original."""
+    pool = open_pool(how)
+    try:
+        models = [await _start(await pool.open())]
+        for name, which, value in operations:
+            if models:
+                await _apply(name, models, models[which % len(models)], value)
+        for model in models:
+            await _compare(model)
+    finally:
+        await pool.close()
+
+
+async def _start(session: Session) -> Model:
+    await session.write("text", b"")
+    assert (await session.exec("x = None; items = []")).ok
+    return Model(session)
+
+
+async def _apply(name: str, models: list[Model], model: Model, value: int) -> None:
+    session = model.session
+    match name:
+        case "set":
+            assert (await session.exec(f"x = {value}")).ok
+            model.x = value
+        case "append":
+            assert (await session.exec(f"items.append({value})")).ok
+            model.items = [*model.items, value]
+        case "file":
+            assert (await session.exec(f"with open('text', 'a') as f: f.write('{value}')")).ok
+            model.text += str(value)
+        case "fork":
+            models.append(replace(model, session=await session.fork()))
+        case "close":
+            await session.close()
+            models.remove(model)
+        case "crash":
+            assert (await session.exec("import os; os.abort()")).status == "crash"
+            assert (await session.exec("x = None; items = []")).ok
+            model.x, model.items = None, []
+        case _:
+            await _compare(model)
+
+
+async def _compare(model: Model) -> None:
+    result = await model.session.exec("x, items, open('text').read()")
+    assert result.value == repr((model.x, model.items, model.text))
+    assert await model.session.read("text") == model.text.encode()
+
+
+@both
+async def test_siblings_draw_different_random_numbers_unless_told(how: SandboxSettings) -> None:
+    pool = open_pool(how)
+    session = await pool.open()
+    await session.exec("import random; random.seed(1)")
+    copies = [await session.fork() for _ in range(3)]
+    drawn = {(await s.exec("random.random()")).value for s in (session, *copies)}
+    assert len(drawn) == 4
+    await session.exec("random.seed(1)")
+    twin = await session.fork(keep_rng=True)
+    assert (await twin.exec("random.random()")).value == "0.13436424411240122"
+    assert (await session.exec("random.random()")).value == "0.13436424411240122"
+    await pool.close()
+
+
+@both
+async def test_a_session_with_threads_is_not_forked(how: SandboxSettings) -> None:
+    pool = open_pool(how)
+    session = await pool.open()
+    await session.exec("import threading; stop = threading.Event()")
+    await session.exec("thread = threading.Thread(target=stop.wait); thread.start()")
+    with pytest.raises(ForkUnsupported, match="2 threads"):
+        await session.fork()
+    await session.exec("stop.set(); thread.join()")
+    copy = await session.fork()
+    assert (await copy.exec("stop.is_set()")).value == "True"
+    await pool.close()
+
+
+@both
+async def test_directory_and_working_directory_are_copied(how: SandboxSettings) -> None:
+    pool = open_pool(how)
+    session = await pool.open()
+    code = """
+import os
+os.makedirs("deep/er"); os.chdir("deep/er")
+open("here", "w").write("1"); os.symlink("here", "link"); os.mkfifo("pipe"); os.chmod("here", 0o640)
+"""
+    assert (await session.exec(code)).ok
+    copy = await session.fork()
+    await copy.exec("open('here', 'w').write('2')")
+    look = "open('here').read(), open('link').read(), sorted(os.listdir()), oct(os.stat('here').st_mode)"
+    assert (await copy.exec(look)).value == "('2', '2', ['here', 'link'], '0o100640')"
+    assert (await session.exec("open('here').read()")).value == "'1'"
+    homes = {(await s.exec("os.environ['HOME']")).value for s in (session, copy)}
+    assert len(homes) == 2
+    await pool.close()
+
+
+@both
+async def test_a_copy_outlives_whatever_happens_to_the_original(how: SandboxSettings) -> None:
+    pool = open_pool(how)
+    session = await pool.open()
+    await session.exec("x = 1")
+    copy = await session.fork()
+    grandchild = await copy.fork()
+    assert (await session.exec("while True: pass", timeout_s=0.2)).status == "timeout"
+    assert (await copy.exec("x")).value == "1"
+    await session.close()
+    assert (await copy.exec("import os; os._exit(1)")).status == "crash"
+    assert (await grandchild.exec("x + 1")).value == "2"
+    fresh = await copy.fork()  # nothing runs in it: the copy is its files
+    assert "NameError" in ((await fresh.exec("x")).error or "")
+    await pool.close()
+
+
+@both
+async def test_long_chains_and_wide_fans(how: SandboxSettings) -> None:
+    pool = open_pool(how)
+    session = await pool.open()
+    await session.exec("depth = 0")
+    last = session
+    for _ in range(40):  # deeper than namespaces can be nested
+        last = await last.fork()
+        await last.exec("depth += 1")
+    assert (await last.exec("depth")).value == "40"
+    fan = await asyncio.gather(*(session.fork() for _ in range(24)))
+    values = await asyncio.gather(*(s.exec(f"depth + {n}") for n, s in enumerate(fan)))
+    assert [value.value for value in values] == [f"{n}" for n in range(24)]
+    await pool.close()
+
+
+@both
+async def test_code_that_breaks_forking_harms_itself_only(how: SandboxSettings) -> None:
+    pool = open_pool(how)
+    session, other = await pool.open(), await pool.open()
+    await session.exec("import os\nos.fork = lambda: 1/0")
+    with pytest.raises(ForkUnsupported):
+        await session.fork()
+    assert (await session.exec("1")).status in ("ok", "crash")
+    assert (await session.exec("1")).value == "1"
+    assert (await other.exec("1")).value == "1"
+    await pool.close()

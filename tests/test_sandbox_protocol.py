@@ -1,0 +1,353 @@
+"""Frames, forgeries, late replies, and the deaths of supervisor and host."""
+
+import asyncio
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.errors import SandboxError
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox import ForkServerPool, Session, open_pool
+from agentrl_sandbox import session as session_module
+from agentrl_sandbox.inside import seccomp
+from agentrl_sandbox.inside.frames import HEADER, Frame, FrameError, Reader, encode
+from agentrl_sandbox.inside.output import Clipped
+from agentrl_sandbox.inside.processes import descendants
+
+BARE = SandboxSettings(backend="process", allow_unisolated=True)
+BACKENDS = [
+    pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(BARE, id="process"),
+]
+BODIES = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=20), max_size=4)
+
+
+@pytest.fixture(params=BACKENDS)
+async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
+    opened = open_pool(request.param)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def session(pool: ForkServerPool) -> Session:
+    return await pool.open()
+
+
+@given(st.lists(st.tuples(BODIES, st.binary(max_size=50)), max_size=5), st.data())
+def test_frames_survive_any_cut(
+    sent: list[tuple[dict[str, object], bytes]], data: st.DataObject
+) -> None:
+    """Kills: consuming too much or too little of the buffer, dropping the blob."""
+    stream = b"".join(encode(body, blob) for body, blob in sent)
+    reader, got, at = Reader(), list[Frame](), 0
+    while at < len(stream):
+        size = data.draw(st.integers(1, len(stream) - at))
+        got += reader.feed(stream[at : at + size])
+        at += size
+    assert [(frame.body, frame.blob) for frame in got] == sent
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_frame_error_or_waits_for_more(garbage: bytes) -> None:
+    reader = Reader(json_bytes_max=100, blob_bytes_max=100)
+    try:
+        for frame in reader.feed(garbage):
+            assert isinstance(frame.body, dict)
+    except FrameError:
+        return
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEADER.pack(2**31, 0),
+        HEADER.pack(0, 2**31),
+        HEADER.pack(4, 0) + b"null",
+        HEADER.pack(200_000, 0) + b"[" * 200_000,
+        HEADER.pack(2, 0) + b"\xff\xff",
+    ],
+)
+def test_a_broken_frame_is_refused_at_once(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        Reader().feed(data)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.integers(2, 60))
+def test_clipped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> None:
+    """Kills: keeping a middle, losing order across pieces, a wrong count of what is left out."""
+    clipped = Clipped(limit)
+    for piece in pieces:
+        clipped.add(piece.replace(b"\n", b".").decode("latin-1").encode("ascii", "replace"))
+    whole = "".join(
+        p.replace(b"\n", b".").decode("latin-1").encode("ascii", "replace").decode() for p in pieces
+    )
+    half = limit // 2
+    if len(whole) <= 2 * half:
+        assert (clipped.text(), clipped.truncated) == (whole, False)
+        return
+    head, note, tail = clipped.text().split("\n")
+    assert (head, tail) == (whole[:half], whole[-half:])
+    assert note == f"... {len(whole) - 2 * half} bytes left out ..."
+
+
+@pytest.mark.parametrize(("machine", "arch"), [("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)])
+def test_the_filter_decides_by_call_and_argument(machine: str, arch: int) -> None:
+    """The program is run here by an interpreter of classic BPF, for both tables of calls."""
+    program = seccomp.build(machine)
+    assert program is not None
+    which = 0 if machine == "x86_64" else 1
+    allow, eperm, enosys, kill = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
+
+    def verdict(numbers: tuple[int, int], *arguments: int, of: int = arch) -> int:
+        return run_bpf(
+            program,
+            struct.pack("=IIQ6Q", numbers[which], of, 0, *arguments, *[0] * (6 - len(arguments))),
+        )
+
+    assert verdict((0, 63)) == allow  # read
+    assert verdict((0, 63), of=0x40000003) == kill  # the 32-bit door
+    assert verdict((101, 117)) == eperm  # ptrace
+    assert verdict((435, 435)) == enosys  # clone3
+    assert verdict((56, 220), 17) == allow  # fork
+    assert verdict((56, 220), 0x3D0F00) == allow  # a thread
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert verdict((56, 220), flag | 17) == eperm
+    for family, want in (
+        (1, allow),
+        (2, allow),
+        (10, allow),
+        (16, eperm),
+        (17, eperm),
+        (40, eperm),
+    ):
+        assert verdict((41, 198), family) == want
+    for request, want in ((0x5412, eperm), (0x541C, eperm), (0x5401, allow)):
+        assert verdict((16, 29), 0, request) == want
+    assert seccomp.build("riscv64") is None
+
+
+def run_bpf(program: bytes, data: bytes) -> int:
+    ops = list(struct.iter_unpack("=HBBI", program))
+    accumulator, at = 0, 0
+    while True:
+        code, yes, no, value = ops[at]
+        at += 1
+        match code:
+            case 0x20:
+                (accumulator,) = struct.unpack_from("=I", data, value)
+            case 0x15:
+                at += yes if accumulator == value else no
+            case 0x35:
+                at += yes if accumulator >= value else no
+            case 0x45:
+                at += yes if accumulator & value else no
+            case 0x06:
+                return value
+            case _:
+                raise AssertionError(f"unknown op {code:#x}")
+
+
+FORGE = """
+import json, os, struct, sys
+def send(body, fd=3):
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    os.write(fd, struct.pack(">II", len(text), 0) + text)
+def nonce():
+    frame = sys._getframe()
+    while "request" not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals["request"]["nonce"]
+lie = {"status": "ok", "value": "ALL TESTS PASSED", "error": None, "truncated": False}
+"""
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "send({'nonce': '0' * 16, **lie})",
+        "send(lie)",
+        "send(b'[' * 100_000)",
+        "send(b'null')",
+        "os.write(3, struct.pack('>II', 2**31, 0))",
+        "os.write(3, struct.pack('>II', 10, 2**20))",
+        "send({'nonce': nonce(), 'status': ['ok']})",
+        "send({'nonce': nonce(), 'status': 'timeout'})",
+        "os.close(3)",
+    ],
+)
+async def test_a_forged_message_ends_the_interpreter_and_nothing_else(
+    session: Session, attack: str
+) -> None:
+    await session.write("forge.py", FORGE.encode())
+    load = "exec(open('forge.py').read())"
+    assert (await session.exec(load)).ok
+    result = await session.exec(f"{attack}\nimport time; time.sleep(5)")
+    assert result.status in ("violation", "crash"), result
+    assert result.value is None
+    assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
+
+
+async def test_a_stolen_nonce_buys_one_lie_and_no_later_reply(session: Session) -> None:
+    """The code may lie about its own cell; it cannot shift the replies of the cells after it."""
+    await session.exec(FORGE)
+    result = await session.exec("send({'nonce': nonce(), **lie})\nimport time; time.sleep(0.2)")
+    assert result.value == "ALL TESTS PASSED"
+    await asyncio.sleep(0.4)  # the true reply arrives, which nobody expects any more
+    result = await session.exec("'honest'")
+    assert (result.status, result.value) == ("violation", None)
+    assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
+
+
+async def test_a_message_between_cells_is_a_violation_told_with_the_next(session: Session) -> None:
+    await session.exec(FORGE)
+    await session.exec("import threading; threading.Timer(0.05, send, (lie,)).start()")
+    await asyncio.sleep(0.3)
+    assert (await session.exec("1")).status == "violation"
+    assert (await session.exec("1")).value == "1"
+
+
+async def test_a_cancelled_cell_is_stopped_and_its_reply_discarded(session: Session) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await session.exec("open('ran', 'w').close()\nwhile True: pass")
+    start_s = time.monotonic()
+    assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
+    assert time.monotonic() - start_s < 5
+    assert await session.read("ran") == b""
+
+
+async def test_a_cancelled_short_cell_leaves_a_late_reply_that_nobody_gets(
+    session: Session,
+) -> None:
+    for number in range(20):
+        task = asyncio.create_task(session.exec(f"'late {number}'"))
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        result = await session.exec(f"'right {number}'")
+        assert result.value == f"'right {number}'", result
+
+
+async def test_cells_of_one_session_queue_and_sessions_run_at_once(pool: ForkServerPool) -> None:
+    sessions = await asyncio.gather(*(pool.open() for _ in range(8)))
+    asked = [(s, n) for n in range(10) for s in sessions]
+    results = await asyncio.gather(*(s.exec(f"{n}") for s, n in asked))
+    assert [result.value for result in results] == [f"{n}" for _, n in asked]
+    start_s = time.monotonic()
+    await asyncio.gather(*(s.exec("import time; time.sleep(0.5)") for s in sessions))
+    assert time.monotonic() - start_s < 0.5 * len(sessions)
+
+
+async def test_a_keeper_that_hangs_is_a_sandbox_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "GRACE_S", 0.2)
+    pool = open_pool(BARE)
+    session = await pool.open()
+    keeper = int((await session.exec("import os; os.getppid()")).value or 0)
+    os.kill(keeper, signal.SIGSTOP)
+    with pytest.raises(SandboxError, match=r"did not answer within 0\.4 s"):
+        await session.exec("1", timeout_s=0.2)
+    with pytest.raises(SandboxError):
+        await session.exec("1")
+    os.kill(keeper, signal.SIGCONT)
+    await session.close()
+    await pool.close()
+
+
+async def test_a_dead_supervisor_fails_what_is_in_flight_and_the_next_open_starts_another(
+    pool: ForkServerPool,
+) -> None:
+    session = await pool.open()
+    (supervisor,) = [pid for pid in descendants(os.getpid()) if parent(pid) == os.getpid()]
+    below = descendants(supervisor)
+    flying = asyncio.create_task(session.exec("while True: pass"))
+    await asyncio.sleep(0.1)
+    os.kill(supervisor, signal.SIGKILL)
+    async with asyncio.timeout(5):
+        with pytest.raises(SandboxError):
+            await flying
+    await wait_gone(below)
+    with pytest.raises(SandboxError):
+        await session.exec("1")
+    await session.close()
+    fresh = await pool.open()
+    assert (await fresh.exec("1 + 1")).value == "2"
+
+
+HOST = """
+import asyncio, sys
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox import open_pool
+
+async def main():
+    pool = open_pool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))
+    sessions = [await pool.open() for _ in range(3)]
+    sessions.append(await sessions[0].fork())
+    daemon = "import os, time\\nif os.fork() == 0:\\n os.setsid()\\n while True: time.sleep(1)"
+    await asyncio.gather(*(session.exec(daemon) for session in sessions))
+    busy = asyncio.create_task(sessions[1].exec("while True: pass"))
+    await asyncio.sleep(0.1)
+    print("ready", flush=True)
+    await busy
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param("bubblewrap", marks=pytest.mark.bubblewrap), "process"]
+)
+async def test_nothing_outlives_a_host_that_is_killed(
+    backend: str, tmp_path: Path, root: Path
+) -> None:
+    paths = os.pathsep.join(str(root / part) for part in (".", "envs", "tools", "sandbox"))
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, backend],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)},
+    )
+    assert host.stdout is not None
+    with host, host.stdout:
+        assert await asyncio.to_thread(host.stdout.readline) == b"ready\n"
+        below = descendants(host.pid)
+        assert len(below) > 8
+        host.kill()
+    await wait_gone(below)
+    async with asyncio.timeout(5):
+        while any(tmp_path.iterdir()):
+            await asyncio.sleep(0.02)
+
+
+async def wait_gone(pids: set[int]) -> None:
+    async with asyncio.timeout(10):
+        while any(alive(pid) for pid in pids):
+            await asyncio.sleep(0.02)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_nothing_of_the_protocol_unpickles() -> None:
+    package = Path(session_module.__file__).parent
+    sources = [path.read_text() for path in package.rglob("*.py")]
+    assert len(sources) > 10
+    assert not any("import pickle" in source for source in sources)
+    assert json.loads(encode({"a": 1})[HEADER.size :]) == {"a": 1}
