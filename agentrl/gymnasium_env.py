@@ -1,7 +1,7 @@
 """Every agentrl environment as a synchronous `gymnasium.Env`, with text on both sides.
 
-`agentrl.register` shows an environment to Gymnasium at once; `agentrl.gymnasium_envs` shows those of
-installed distributions. The other direction is `agentrl.gymnasium_text`.
+`agentrl.register` shows an environment to Gymnasium at once; `agentrl.gymnasium_envs` shows those
+of installed distributions. The other direction is `agentrl.gymnasium_text`.
 """
 
 import weakref

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, cast
 
 from agentrl.env import Action, Env
@@ -166,6 +165,9 @@ class _Registry(Mapping[str, EnvSpec]):
         """Let every installed distribution register its environments, once."""
         if self._asked:
             return
+        # Imported here: it is half the time that `import agentrl` would take.
+        from importlib.metadata import entry_points
+
         self._asked = True
         for point in entry_points(group="agentrl.envs"):
             try:

@@ -15,6 +15,7 @@ import pytest
 
 from agentrl.env import Action, BaseEnv, Env, Observation, Step, say
 from agentrl.errors import CheckError
+from agentrl.gold import play_gold
 from agentrl.message import Message, ToolCall
 from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn, check_env, check_tool
@@ -47,6 +48,14 @@ async def test_an_honest_environment_passes_and_its_promises_are_listed() -> Non
     for promise in ("gold scores", "forks do not interfere", "nothing is left after close"):
         assert promise in proven
     assert env.opened == 0
+
+
+async def test_a_gold_episode_earns_the_sum_of_its_turns() -> None:
+    """A mutant that keeps the last reward alone is caught."""
+    env = Honest()
+    episode = await play_gold(env, next(env.tasks("train")))
+    await env.close()
+    assert episode.reward == 0.25 + 0.75
 
 
 class NoFork(BaseEnv):

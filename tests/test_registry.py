@@ -151,7 +151,9 @@ def test_an_id_keeps_its_entry_point() -> None:
         register("test/Twice-v0", scripted, kwargs={"turns": 2})
 
 
-@pytest.mark.parametrize("id", ["Name-v0", "a/b/C-v0", "a/B C-v0", "a/-v0", "é/Name-v0", "a/B"])
+@pytest.mark.parametrize(
+    "id", ["Name-v0", "a/b/C-v0", "a/B C-v0", "a/-v0", "é/Name-v0", "a.b/C-v0", "a/B"]
+)
 def test_ids_that_are_none_are_refused(id: str) -> None:
     with pytest.raises(ConfigError, match=r"namespace/Name-v0|has no version; register 'a/B-v0'"):
         register(id, scripted)
@@ -191,9 +193,12 @@ def test_an_id_is_its_parts(name: str, version: int | None) -> None:
     assert EnvId.parse(str(parsed)) == parsed
 
 
-@given(st.text())
+@given(st.text() | st.text("aB./-_:v01", max_size=12))
 def test_any_text_is_an_id_or_refused(text: str) -> None:
-    """And what is an id for us is one for Gymnasium, with the same parts."""
+    """And what is an id for us is one for Gymnasium, with the same parts.
+
+    A mutant that allows a dot in the namespace is caught: Gymnasium does not.
+    """
     from gymnasium.envs.registration import parse_env_id
 
     if not EnvId.is_id(text):
@@ -202,12 +207,3 @@ def test_any_text_is_an_id_or_refused(text: str) -> None:
         return
     namespace, name, version = parse_env_id(text)
     assert EnvId.parse(text) == EnvId(name=f"{namespace}/{name}", version=version)
-
-
-@given(NAMES, st.integers(0, 99))
-def test_our_ids_are_gymnasiums(name: str, version: int) -> None:
-    """A mutant that allows a dot in the namespace is caught: Gymnasium does not."""
-    from gymnasium.envs.registration import parse_env_id
-
-    namespace, bare, parsed = parse_env_id(f"{name}-v{version}")
-    assert (f"{namespace}/{bare}", parsed) == (name, version)
