@@ -52,6 +52,8 @@ class ChatFormat:
     dialect: Dialect
     stop_token_ids: frozenset[int]
     """What ends an assistant turn."""
+    begins_thinking: bool
+    """Whether the generation prompt opens a thinking block, so that a turn begins inside it."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class ChatFormat:
         self.turns = Turns(self.template)
         self.dialect = find_dialect(dialect, self.template, self.turns)
         self.encode = Encoder(tokenizer, generation_prompt=self.turns.generation_prompt)
-        self._begins_thinking = self.turns.generation_prompt.rstrip().endswith(THINK)
+        self.begins_thinking = self.turns.generation_prompt.rstrip().endswith(THINK)
         self._closing = self.encode(self.turns.closing)
         self._glue = self.encode(self.turns.glue)
         self._prompt = self.encode(self.turns.generation_prompt)
@@ -129,7 +131,7 @@ class ChatFormat:
                 known, skip_special_tokens=False, clean_up_tokenization_spaces=False
             ),
         )
-        return self.dialect.parse(text, end_of_thinking(text) if self._begins_thinking else 0)
+        return self.dialect.parse(text, end_of_thinking(text) if self.begins_thinking else 0)
 
     def write(self, action: Action) -> tuple[int, ...]:
         """Return the ids a policy would have sampled for this action, its stop token included.

@@ -13,20 +13,20 @@ from agentrl.message import Message, ToolCall
 SPOKEN = "\ufdd1"
 SPOKEN_NEXT = "\ufdd2"
 
-TOOL_NAME = "look"
+TOOL_NAME = "weather_at"
 ASK = Message("user", "ask")
 ASK_AGAIN = Message("user", "ask again")
-ANSWER = Message("tool", "answer", tool_call_id="call_0", name=TOOL_NAME)
-CALL = ToolCall("call_0", TOOL_NAME, {"at": "there"})
+ANSWER = Message("tool", "rain", tool_call_id="call_0", name=TOOL_NAME)
+CALL = ToolCall("call_0", TOOL_NAME, {"place": "Oslo"})
 TOOL: ToolSchema = {
     "type": "function",
     "function": {
         "name": TOOL_NAME,
-        "description": "Look.",
+        "description": "Tell the weather.",
         "parameters": {
             "type": "object",
-            "properties": {"at": {"type": "string", "description": "Where."}},
-            "required": ["at"],
+            "properties": {"place": {"type": "string", "description": "Where."}},
+            "required": ["place"],
         },
     },
 }
@@ -91,8 +91,9 @@ class Turns:
         bare = self._template.render((ASK,))
         opening = self._template.render((ASK,), generation_prompt=True)
         answered = self._template.render((ASK, _SAID))
-        if not opening.startswith(bare) or not answered.startswith(opening):
-            header = answered.partition(SPOKEN)[0].removeprefix(bare)
+        header = answered.partition(SPOKEN)[0].removeprefix(bare)
+        unprompted = opening == bare and bool(header.strip())
+        if unprompted or not opening.startswith(bare) or not answered.startswith(opening):
             raise ConfigError(
                 f"{name} opens a new assistant turn with {opening.removeprefix(bare)!r} and one "
                 f"of the past with {header!r}, so what a policy is asked to continue is not what "
@@ -173,8 +174,8 @@ def _calls_before(messages: Sequence[Message]) -> Message:
     """Return a turn that made the calls which the tool messages answer."""
     answers = [message for message in messages if message.role == "tool"]
     calls = [
-        ToolCall(answer.tool_call_id or "call_0", answer.name or TOOL_NAME, {"at": ""})
+        ToolCall(answer.tool_call_id or "call_0", answer.name or TOOL_NAME, {"place": ""})
         for answer in answers
     ]
-    calls[-1] = replace(calls[-1], arguments={"at": SPOKEN})
+    calls[-1] = replace(calls[-1], arguments={"place": SPOKEN})
     return Message("assistant", "", tool_calls=tuple(calls))

@@ -19,12 +19,11 @@ _ATTEMPT = re.compile(r'\{\s*"(name|parameters|type)"')
 
 def parse(text: str, start: int) -> Action:
     """Read a turn: text or calls or text, the tag and calls; `;` stands between calls."""
-    tag = find_spoken(text, TAG, start)
-    if tag >= 0:
-        return _read(text, said=text[:tag], at=tag + len(TAG))
     begin = _after_thinking(text, start)
     if _ATTEMPT.match(text, begin):
         return _read(text, said=text[:begin].rstrip(), at=begin)
+    if (tag := find_spoken(text, TAG, start)) >= 0:
+        return _read(text, said=text[:tag], at=tag + len(TAG))
     return Action(text)
 
 

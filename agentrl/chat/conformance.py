@@ -1,0 +1,78 @@
+"""What a template and a tokenizer must do for training, as named checks with a verdict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from agentrl.chat.format import ChatFormat
+from agentrl.chat.format_checks import FORMAT_CHECKS
+from agentrl.chat.template import ChatTemplate
+from agentrl.chat.template_checks import TEMPLATE_CHECKS, Fault
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from transformers import PreTrainedTokenizerBase
+Subject = TypeVar("Subject", ChatTemplate, ChatFormat)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row of a verdict."""
+
+    name: str
+    ok: bool
+    why: str
+    """What was seen: the reason of a failure, or the fact that was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the checks found."""
+
+    subject: str
+    rows: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Return whether every check passed."""
+        return all(row.ok for row in self.rows)
+
+    def table(self) -> "Table":
+        """Return the rows as a table for a terminal."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table("check", "", "what was seen", title=escape(self.subject))
+        for row in self.rows:
+            mark = "[green]pass[/green]" if row.ok else "[red]FAIL[/red]"
+            table.add_row(escape(row.name), mark, escape(row.why))
+        return table
+
+
+def check_template(
+    tokenizer: "PreTrainedTokenizerBase", *, dialect: str = "auto", template: str | None = None
+) -> Verdict:
+    """Put a template and a tokenizer through every check; takes milliseconds.
+
+    Raises `ConfigError` only when there is no template to check or no such dialect.
+    """
+    bound = ChatTemplate(tokenizer, template)
+    rows = [_run(name, check, bound) for name, check in TEMPLATE_CHECKS.items()]
+    try:
+        chat = ChatFormat(tokenizer, dialect=dialect, template=template)
+    except ConfigError as error:
+        rows.append(Check("incremental rendering", False, str(error)))
+        why = "not checked: there is no incremental rendering"
+        rows += [Check(name, False, why) for name in FORMAT_CHECKS]
+    else:
+        rows.append(Check("incremental rendering", True, f"dialect {chat.dialect.name}"))
+        rows += [_run(name, check, chat) for name, check in FORMAT_CHECKS.items()]
+    return Verdict(bound.name, tuple(rows))
+
+
+def _run(name: str, check: Callable[[Subject], str], subject: Subject) -> Check:
+    try:
+        return Check(name, True, check(subject))
+    except (Fault, ConfigError) as fault:
+        return Check(name, False, str(fault))

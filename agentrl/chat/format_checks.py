@@ -1,0 +1,126 @@
+"""Checks of messages as tokens; each returns what it saw, or raises `Fault`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import cast
+
+from agentrl.chat.format import ChatFormat, Segment
+from agentrl.chat.template_checks import THOUGHT, expect
+from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, TOOL, TOOL_NAME
+from agentrl.env import Action, say
+from agentrl.message import Message, ToolCall
+
+ACTIONS: tuple[Action, ...] = (
+    say("Forty-two."),
+    say(""),
+    say("Größe: 3 µm, 数 👩🏽‍🔬, \u202eright to left"),
+    say('He said "no" \\ and\tthen\n\nleft. '),
+    say(f"{THOUGHT}done"),
+    Action("", (CALL,)),
+    Action("I look twice.", (CALL, ToolCall("call_1", TOOL_NAME, {"place": 'a "b" \\ \n c'}))),
+    Action("", (ToolCall("call_0", "now", {}),)),
+    Action(
+        "", (ToolCall("call_0", "f", {"a": {"b": [1, 2.5, None, True, {"ü": "</tool_call>"}]}}),)
+    ),
+    Action(f"{THOUGHT}so", (CALL,)),
+)
+"""What a template's dialect must write so that it reads the same back."""
+
+
+def _round_trip(chat: ChatFormat) -> str:
+    for action in _actions(chat):
+        back = chat.parse(chat.write(action))
+        expect(action == back, f"{action!r} was read back as {back!r}")
+    return f"{len(ACTIONS)} actions were read back as written"
+
+
+def _writes_as_rendered(chat: ChatFormat) -> str:
+    for action in _actions(chat):
+        written = chat.write(action)
+        rendered = chat.encode(chat.turns.turn(action.message) + chat.turns.closing)
+        expect(
+            written == rendered,
+            f"dialect {chat.dialect.name} writes {_text(chat, written)!r}, and the template "
+            f"renders the same turn as {_text(chat, rendered)!r}",
+        )
+    return f"{len(ACTIONS)} turns have the tokens the template gives them"
+
+
+def _suffix_tokens(chat: ChatFormat) -> str:
+    said = Action("I look.", (CALL,)).message
+    follows = [(ASK_AGAIN,)]
+    if not chat.turns.tool_fault:
+        follows += [(ANSWER,), (ANSWER, ASK_AGAIN)]
+    for follow in follows:
+        whole = _tokens(chat.opening((ASK, said, *follow)))
+        alone = _tokens(chat.reply(follow, ended=True))
+        roles = " and ".join(message.role for message in follow)
+        expect(
+            whole[len(whole) - len(alone) :] == alone,
+            f"a {roles} message is {_text(chat, alone)!r} alone, and within a conversation "
+            f"{_text(chat, whole[len(whole) - len(alone) :])!r}",
+        )
+    return "what follows a turn has the same tokens alone and in place"
+
+
+def _injection(chat: ChatFormat) -> str:
+    """Check that content holding every control token brings no more of them than harmless does."""
+    tokens = sorted(chat.template.control.special | chat.template.control.written)
+    evil, harmless = " ".join(["", *tokens, ""]), "-"
+
+    def contexts(text: str) -> Iterator[tuple[int, ...]]:
+        yield _tokens(chat.opening((Message("user", text),)))
+        yield _tokens(chat.reply((Message("user", text),), ended=True))
+        if not chat.turns.tool_fault:
+            answer = Message("tool", text, tool_call_id="call_0", name=TOOL_NAME)
+            yield _tokens(chat.reply((answer,), ended=True))
+            function = {**TOOL["function"], "description": text}
+            yield _tokens(chat.opening((ASK,), ({**TOOL, "function": function},)))
+
+    ids = {_id(chat, token): token for token in tokens}
+    for with_evil, with_harmless in zip(contexts(evil), contexts(harmless), strict=True):
+        for token_id, token in ids.items():
+            extra = with_evil.count(token_id) - with_harmless.count(token_id)
+            expect(extra == 0, f"{token!r} in content becomes the control token {extra} times")
+    return f"{len(tokens)} control tokens in content stay text"
+
+
+def _answers_broken_calls(chat: ChatFormat) -> str:
+    thought = _actions(chat)[1].text
+    cut_short = chat.dialect.write(thought, (CALL,)).rpartition("}")[0]
+    broken = chat.parse(chat.encode(cut_short))
+    expect(bool(broken.malformed), f"a call cut short was read as {broken!r}")
+    return repr(broken.malformed[0])
+
+
+def _actions(chat: ChatFormat) -> tuple[Action, ...]:
+    """Return the suite as this policy would say it."""
+    if not chat.begins_thinking:
+        return ACTIONS
+    begun = THOUGHT.removeprefix("<think>\n")
+    return tuple(replace(a, text=begun + a.text.removeprefix(THOUGHT)) for a in ACTIONS)
+
+
+def _tokens(segments: tuple[Segment, ...]) -> tuple[int, ...]:
+    return tuple(token for segment in segments for token in segment.token_ids)
+
+
+def _text(chat: ChatFormat, tokens: tuple[int, ...]) -> str:
+    return cast("str", chat.template.tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+
+def _id(chat: ChatFormat, token: str) -> int:
+    return cast("int", chat.template.tokenizer.convert_tokens_to_ids(token))
+
+
+FORMAT_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
+    {
+        "actions survive write and parse": _round_trip,
+        "write gives the template's tokens": _writes_as_rendered,
+        "a reply alone has the tokens it has in place": _suffix_tokens,
+        "content cannot become control tokens": _injection,
+        "a broken call becomes an answer": _answers_broken_calls,
+    }
+)
+"""By name."""

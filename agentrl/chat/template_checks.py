@@ -1,0 +1,113 @@
+"""Checks of a chat template as text; each returns what it saw, or raises `Fault`."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from agentrl.chat.template import ChatTemplate
+from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, SPOKEN, TOOL, TOOL_NAME
+from agentrl.message import Message, ToolCall
+
+THOUGHT = "<think>\nfirst look\n</think>\n\n"
+
+
+class Fault(Exception):
+    """A check failed; the text says what was seen."""
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise `Fault` with the text unless it holds."""
+    if not holds:
+        raise Fault(otherwise)
+
+
+def _shows_tools(template: ChatTemplate) -> str:
+    text = template.render((ASK,), (TOOL,), generation_prompt=True)
+    for wanted in (TOOL_NAME, "Where."):
+        expect(wanted in text, f"a tool's {wanted!r} is nowhere in the prompt")
+    return "names and descriptions are in the prompt"
+
+
+def _shows_answers(template: ChatTemplate) -> str:
+    answers = (ANSWER, Message("tool", "snow", tool_call_id="call_1", name=TOOL_NAME))
+    calls = (CALL, ToolCall("call_1", TOOL_NAME, {"place": "Quito"}))
+    text = template.render((ASK, Message("assistant", "", tool_calls=calls), *answers))
+    for call in calls:
+        place = call.arguments["place"]
+        expect(place in text, f"the call for {place!r} is not shown")
+    for answer in answers:
+        expect(answer.text in text, f"the answer {answer.text!r} is not shown")
+    return "two calls of one turn and their answers are shown"
+
+
+def _takes_system(template: ChatTemplate) -> str:
+    text = template.render((Message("system", "Be brief."), ASK), (TOOL,))
+    expect("Be brief." in text, "the system message is dropped")
+    return "it is shown beside tools"
+
+
+def _prompts(template: ChatTemplate) -> str:
+    bare = template.render((ASK,))
+    prompt = template.render((ASK,), generation_prompt=True).removeprefix(bare)
+    past = template.render((ASK, Message("assistant", SPOKEN))).removeprefix(bare)
+    header = past.partition(SPOKEN)[0]
+    expect(header.startswith(prompt), f"it is {prompt!r}, and a past turn opens with {header!r}")
+    expect(
+        bool(prompt) or not header.strip(), f"it is empty, and a past turn opens with {header!r}"
+    )
+    return repr(prompt)
+
+
+def _ends_turns(template: ChatTemplate) -> str:
+    text = template.render((ASK, Message("assistant", SPOKEN)))
+    tail = text.partition(SPOKEN)[2]
+    token = tail.strip()
+    expect(token in template.control.special, f"a turn ends with {tail!r}, no one special token")
+    tokenizer = template.tokenizer
+    ids = tokenizer.encode(token, add_special_tokens=False)
+    expect(len(ids) == 1, f"{token!r} is {len(ids)} tokens")
+    return f"{token!r}, id {ids[0]}"
+
+
+def _keeps_after_tool(template: ChatTemplate) -> str:
+    said = Message("assistant", "I look.", tool_calls=(CALL,))
+    return _keeps(template, said, (ANSWER, Message("assistant", "So.")))
+
+
+def _keeps_after_plain(template: ChatTemplate) -> str:
+    return _keeps(template, Message("assistant", "Well."), (ASK_AGAIN, Message("assistant", "So.")))
+
+
+def _keeps_thinking(template: ChatTemplate) -> str:
+    said = Message("assistant", f"{THOUGHT}Well.")
+    return _keeps(template, said, (ASK_AGAIN, Message("assistant", f"{THOUGHT}So.")))
+
+
+def _keeps(template: ChatTemplate, said: Message, then: tuple[Message, ...]) -> str:
+    """Check that a conversation is rendered as the beginning of a longer one."""
+    before = template.render((ASK, said), (TOOL,)).rstrip()
+    for more in (then[:1], then):
+        after = template.render((ASK, said, *more), (TOOL,))
+        if not after.startswith(before):
+            at = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
+            near = slice(max(0, at - 10), at + 30)
+            raise Fault(
+                f"what was {before[near]!r} becomes {after[near]!r} once {len(more)} more "
+                "messages follow; agentrl keeps the tokens as they were sampled, so the policy "
+                "trains on contexts that this template would not render"
+            )
+    return "the earlier text is unchanged"
+
+
+TEMPLATE_CHECKS: Mapping[str, Callable[[ChatTemplate], str]] = MappingProxyType(
+    {
+        "shows tools": _shows_tools,
+        "shows calls and answers": _shows_answers,
+        "takes a system message": _takes_system,
+        "generation prompt": _prompts,
+        "end of turn is one special token": _ends_turns,
+        "append-only after a tool turn": _keeps_after_tool,
+        "append-only after a plain turn": _keeps_after_plain,
+        "append-only with earlier thinking": _keeps_thinking,
+    }
+)
+"""By name."""
