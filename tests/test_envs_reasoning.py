@@ -145,6 +145,18 @@ def test_seeds_a_generator_gives_up_on_are_left_out() -> None:
         next(Family("maze", grid).entries(0))
 
 
+@pytest.mark.parametrize(
+    ("family", "difficulty", "seed", "left_out"),
+    [("jugs", 1, 5, 6), ("simple_equations", None, 12, 13)],
+)
+def test_unsound_problems_are_left_out(
+    family: str, difficulty: int | None, seed: int, left_out: int
+) -> None:
+    """Seed `left_out` gives a problem whose reference is refused, or which anything solves."""
+    seeds = [seed for seed, _ in islice(Family(family, difficulty=difficulty).entries(seed), 2)]
+    assert seeds == [left_out - 1, left_out + 1]
+
+
 def test_families_take_turns_and_drop_out() -> None:
     env = ReasoningEnv(families={"gcd": {"min_value": 1, "max_value": 4}, "chain_sum": None})
     tags = [task.tags[0] for task in first(env, 40)]

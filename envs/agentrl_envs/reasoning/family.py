@@ -29,8 +29,15 @@ IMPURE = frozenset({"bf", "list_functions", "pool_matrix", "rectangle_count"})
 """Families that print, or use the process-wide random generators, while they make a problem."""
 TRUTHY = frozenset({"game_of_life_halting"})
 """Families whose verifier takes any answer for right; they get reasoning-gym's exact one."""
-ILL_POSED: Mapping[str, re.Pattern[str]] = {"simple_equations": re.compile(r": 0 = 0$")}
-"""Questions left out, because everything solves them and the verifier takes one answer."""
+UNSOUND: Mapping[str, re.Pattern[str]] = {
+    "jugs": re.compile(r'^\["No solution"\]$'),
+    "simple_equations": re.compile(r": 0 = 0$"),
+}
+"""Questions or reference answers of problems left out.
+
+Every number solves `0 = 0`, and one is taken for right; a solver that gave up leaves a reference
+that the verifier refuses.
+"""
 
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -66,7 +73,7 @@ class Family:
                         raise
                     break
                 failed = 0
-                if not self._is_ill_posed(entry):
+                if not self._is_unsound(entry):
                     yield start + index, entry
 
     def score(self, answer: str, entry: Mapping[str, Any]) -> float:
@@ -103,9 +110,10 @@ class Family:
         ):
             return dict(dataset[index])
 
-    def _is_ill_posed(self, entry: Entry) -> bool:
-        pattern = ILL_POSED.get(self.name)
-        return pattern is not None and pattern.search(entry["question"]) is not None
+    def _is_unsound(self, entry: Entry) -> bool:
+        pattern = UNSOUND.get(self.name)
+        texts = (entry["question"], str(entry["answer"]))
+        return pattern is not None and any(pattern.search(text) for text in texts)
 
     @contextlib.contextmanager
     def _side_effects_undone(self, seed: int) -> Generator[None]:
