@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -26,16 +26,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.trainer import Trainer
 
 FORMAT = 1
 """Of the folder; raised when an older reader would misread it."""
 
-_NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures"}
+_NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures", "dtype"}
+"""Config keys that differ between loading a model and making it; tensors name their own types."""
+
 _NAME = re.compile(r"step-(\d{6,})")
 
 
+@runtime_checkable
 class TokenizerFiles(Protocol):
     """A tokenizer that can write its files into a folder."""
 
@@ -97,7 +101,8 @@ def save(
     partial = folder / f".{final.name}.partial"
     with _or_nothing(partial, final):
         partial.mkdir(parents=True)
-        trainer.model.save_pretrained(partial)
+        with no_bars():
+            trainer.model.save_pretrained(partial)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
@@ -136,7 +141,8 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     _check_model(checkpoint, manifest["model"], _identity(trainer.model))
     state = _read_json(checkpoint / "state.json")
     moments = load_file(checkpoint / "optimizer.safetensors")
-    loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
+    with no_bars():
+        loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
     trainer.model.load_state_dict(loaded.state_dict())
     trainer.optimizer.load_state(moments, updates=state["updates"])
     trainer.version = state["version"]
@@ -200,8 +206,11 @@ def _manifest(folder: Path, model: PreTrainedModel) -> dict[str, Any]:
 def _identity(model: PreTrainedModel) -> dict[str, Any]:
     """Return what two models must share for one to take the other's checkpoint, as plain JSON."""
     config = {k: v for k, v in model.config.to_dict().items() if k not in _NO_IDENTITY}
-    shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
-    return json.loads(json.dumps({"config": config, "shapes": shapes}, default=str))
+    tensors = {
+        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for name, value in model.state_dict().items()
+    }
+    return json.loads(json.dumps({"config": config, "tensors": tensors}, default=str))
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -227,7 +236,7 @@ def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _check_model(checkpoint: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    for part in ("config", "shapes"):
+    for part in ("config", "tensors"):
         for key in sorted(theirs[part].keys() | ours[part].keys()):
             if theirs[part].get(key) != ours[part].get(key):
                 raise ConfigError(

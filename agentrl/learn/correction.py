@@ -5,6 +5,7 @@ batch start, the current policy is being optimised. A correction looks at proxim
 never at the current policy, and never carries gradient.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ class Weights:
     applied: Float[Tensor, "rows width"]
     raw: Float[Tensor, "rows width"]
     """Before truncation; its spread says how far the policies are apart."""
+    cap: float = math.inf
+    """Where truncation begins."""
 
 
 CorrectionFunction = Callable[
@@ -63,7 +66,7 @@ def token_truncated(
     Source: Yao et al. 2025 (truncated importance sampling, Flash-RL).
     """
     raw = token_ratio(gaps, mask)
-    return Weights(applied=raw.clamp(max=cap), raw=raw)
+    return Weights(applied=raw.clamp(max=cap), raw=raw, cap=cap)
 
 
 def sequence_truncated(
@@ -77,7 +80,7 @@ def sequence_truncated(
     total = torch.where(mask, gaps, 0.0).sum(dim=-1, keepdim=True)
     product = total.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     raw = torch.where(mask, product, 0.0)
-    return Weights(applied=raw.clamp(max=cap), raw=raw)
+    return Weights(applied=raw.clamp(max=cap), raw=raw, cap=cap)
 
 
 def token_ratio(

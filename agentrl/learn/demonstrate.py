@@ -1,8 +1,8 @@
 """Conversations become demonstrations: those of a gold player, and a user's own recordings."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError
@@ -13,6 +13,7 @@ from agentrl.message import Message
 from agentrl.rollout.episode import Chat
 
 
+@runtime_checkable
 class WritingChat(Chat, Protocol):
     """A chat format that can also write what the policy would have sampled."""
 
@@ -30,21 +31,27 @@ class Conversation:
     opening: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
     turns: tuple[tuple[Action, tuple[Message, ...]], ...]
+    new_tools: Mapping[int, tuple[ToolSchema, ...]] = field(
+        default_factory=dict[int, tuple[ToolSchema, ...]]
+    )
+    """By turn, counted from 0: the tools callable from its answer on, where they changed."""
 
     @classmethod
-    def of_gold(cls, episode: GoldEpisode) -> Self:
+    def of_gold(cls, episode: GoldEpisode) -> "Conversation":
         """Return what a gold player did. It may have been stopped before the last answer."""
-        replies = [reply.messages for reply in episode.replies]
-        replies += [()] * (len(episode.actions) - len(replies))
+        answers = [reply.messages for reply in episode.replies]
+        answers += [()] * (len(episode.actions) - len(answers))
+        tools = {i: r.tools for i, r in enumerate(episode.replies) if r.tools is not None}
         return cls(
             name=f"the gold episode of task {episode.task.id!r}",
             opening=episode.opening.messages,
             tools=episode.opening.tools or (),
-            turns=tuple(zip(episode.actions, replies, strict=True)),
+            turns=tuple(zip(episode.actions, answers, strict=True)),
+            new_tools=tools,
         )
 
     @classmethod
-    def of_recording(cls, recording: Recording, name: str) -> Self:
+    def of_recording(cls, recording: Recording, name: str) -> "Conversation":
         """Return a recorded conversation; what comes before the first action is the opening."""
         opening: list[Message] = []
         turns: list[tuple[Action, tuple[Message, ...]]] = []
@@ -85,10 +92,12 @@ def _demonstration(
 
     for segment in chat.opening(conversation.opening, conversation.tools):
         extend(segment.token_ids, learnt=False)
-    for number, (action, answers) in enumerate(conversation.turns, start=1):
+    last = len(conversation.turns) - 1
+    for turn, (action, answers) in enumerate(conversation.turns):
         extend(chat.write(action), learnt=True)
-        if number < len(conversation.turns):
-            for segment in chat.reply(answers, ended=True):
+        if turn < last:
+            tools = conversation.new_tools.get(turn)
+            for segment in chat.reply(answers, ended=True, tools=tools):
                 extend(segment.token_ids, learnt=False)
     if len(token_ids) > context_tokens:
         raise ConfigError(

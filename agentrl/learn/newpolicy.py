@@ -15,6 +15,7 @@ from transformers import (
 
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError
+from agentrl.learn.quiet import no_bars
 
 
 def make_model(
@@ -78,7 +79,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     try:
-        return kind.from_pretrained(path, **options)
+        with no_bars():
+            return kind.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"policy.path={str(path)!r} cannot be read by {kind.__name__}: {error}; give a Hugging "

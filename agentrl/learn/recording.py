@@ -15,7 +15,7 @@ One such object per line. `tools` and `reward` may be missing; an unknown key is
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -89,7 +89,7 @@ class Recording(_Closed):
     """What it earned, where that is known."""
 
     @model_validator(mode="after")
-    def _alternates(self) -> Self:
+    def _alternates(self) -> "Recording":
         roles = [message.role for message in self.messages]
         if "assistant" not in roles:
             raise ValueError("no assistant message, so there is nothing to learn; record one")

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentrl.learn.batch import Group, Row
-from agentrl.learn.tally import Tally
 from agentrl.trajectory import Tree
 
 
@@ -36,13 +35,6 @@ def batch_metrics(
         "batch/trajectories": float(len(samples)),
         "batch/failed": float(ended - len(samples)),
     }
-
-
-def step_metrics(tally: Tally) -> dict[str, float]:
-    """Return what was seen in the forward passes of the step."""
-    seen = tally.results()
-    weight, squared = seen.pop("tis/weight"), seen.pop("tis/weight_squared")
-    return seen | {"tis/ess": weight**2 / squared}
 
 
 def _zero_fraction(groups: Sequence[Group], rows: Sequence[Row]) -> float:

@@ -13,9 +13,10 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.aggregate import Counts
 from agentrl.learn.batch import Group, Row, Sample, groups_of, micro_batch, plan
 from agentrl.learn.forward import head_is_plain, score
+from agentrl.learn.gap import gap_metrics
 from agentrl.learn.methods import advantage_of, needs_of
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.report import batch_metrics, step_metrics
+from agentrl.learn.report import batch_metrics
 from agentrl.learn.tally import Tally
 from agentrl.learn.update import PolicyGradient
 from agentrl.seeds import derive
@@ -74,7 +75,7 @@ class Trainer:
         for part, is_first in self._parts(self._with_proximal(rows)):
             self._update(part, tally, measure_gap=is_first)
         self.version += 1
-        return metrics | step_metrics(tally) | {"optimizer/updates": float(self.optimizer.updates)}
+        return metrics | gap_metrics(tally) | {"optimizer/updates": float(self.optimizer.updates)}
 
     def weights(self) -> dict[str, Tensor]:
         """Return the current weights by their Hugging Face names, detached and not copied.
@@ -136,6 +137,7 @@ class Trainer:
         live = [row for row in rows if not row.is_idle]
         idle = [row for row in rows if row.is_idle]
         total = torch.zeros((), device=self.model.device)
+        self.optimizer.zero_grad()
         for chosen in (live, idle):
             widths = [row.forward_tokens for row in chosen]
             for indices in plan(widths, limit_tokens=self._limit_tokens):

@@ -1,6 +1,5 @@
 """The loss of one micro-batch: correction x clipped loss, aggregated; and what was seen."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -8,9 +7,10 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.learn.aggregate import Aggregation, Counts, aggregate
 from agentrl.learn.batch import MicroBatch
-from agentrl.learn.correction import Weights, known, log_ratio
+from agentrl.learn.correction import known, log_ratio
 from agentrl.learn.forward import score
-from agentrl.learn.loss import LOG_RATIO_LIMIT, PolicyTokens
+from agentrl.learn.gap import observe_gap
+from agentrl.learn.loss import PolicyTokens
 from agentrl.learn.methods import correction_of, loss_of, needs_of
 from agentrl.learn.tally import Tally
 
@@ -65,22 +65,7 @@ class PolicyGradient:
         tally.mean("ratio/clip_fraction", tokens.clipped[batch.mask].float())
         tally.mean("entropy", scores.entropies[batch.mask])
         if measure_gap or batch.proximal is not None:
-            _observe_gap(tally, batch, gaps=gaps, weights=weights)
+            observe_gap(
+                tally, gaps=gaps, behaviour=batch.behaviour, weights=weights, mask=batch.mask
+            )
         return loss
-
-
-def _observe_gap(
-    tally: Tally, batch: MicroBatch, *, gaps: Float[Tensor, "rows width"], weights: Weights
-) -> None:
-    mask = batch.mask
-    d = gaps[mask]
-    tally.mean("engine_gap/mean_abs", d.abs())
-    tally.peak("engine_gap/max", d.abs())
-    tally.mean("engine_gap/kl_k1", -d)
-    cut = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    tally.mean("engine_gap/kl", torch.expm1(cut) - cut)
-    tally.mean("engine_gap/nonfinite", (~batch.behaviour[mask].isfinite()).float())
-    raw, applied = weights.raw[mask], weights.applied[mask]
-    tally.mean("tis/weight", raw)
-    tally.mean("tis/weight_squared", raw.square())
-    tally.mean("tis/clipped_fraction", (applied < raw).float())

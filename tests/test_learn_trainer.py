@@ -1,0 +1,551 @@
+"""The trainer on a small real model. Mutants applied by hand and seen caught by this file:
+
+- head one position off; temperature dropped, or multiplied in place of divided; entropy of the
+  wrong sign: comparison with the plain full forward pass
+- counts per micro-batch: micro-batch invariance; mask dropped in the loss: bit-identity property
+- proximal log-probs placed one token off; recomputed pass left out or taken at every step;
+  correction weights not applied, or of 1/ratio; behaviour taken for proximal: decoupled identities
+- update skipped for live rows, made for idle ones; weight decay on idle steps; version not raised
+- warm-up off by one; no clipping of the norm: optimiser tests
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
+
+from agentrl.config.learn import (
+    AdamWSection,
+    GrpoAdvantage,
+    LearnSection,
+    NoCorrection,
+    PpoClipLoss,
+    TruncatedCorrection,
+)
+from agentrl.config.run import MakePolicySection
+from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.aggregate import Counts
+from agentrl.learn.batch import Row, groups_of, micro_batch, micro_batches
+from agentrl.learn.forward import head_is_plain, score
+from agentrl.learn.methods import advantage_of
+from agentrl.learn.newpolicy import make_model
+from agentrl.learn.optimizer import warmup
+from agentrl.learn.tally import Tally
+from agentrl.learn.trainer import Trainer, with_proximal
+from agentrl.learn.update import PolicyGradient
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
+
+CPU = torch.device("cpu")
+VOCABULARY = 12
+SECTION = MakePolicySection(
+    hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, intermediate_size=32
+)
+
+
+def model_of(seed: int = 0, *, scale: float = 6.0) -> PreTrainedModel:
+    """Return a two-layer Qwen3 whose weights are large enough that tokens differ clearly."""
+    model = make_model(
+        SECTION, vocab_size=VOCABULARY, eos_token_id=1, pad_token_id=0, context_tokens=64, seed=seed
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter *= scale
+    return model
+
+
+def head_of(model: PreTrainedModel) -> Tensor:
+    """Return the weight of the language-model head."""
+    return cast(Tensor, cast(Any, model).lm_head.weight)
+
+
+def trees_of(
+    count: int = 3, *, group: int = 4, seed: int = 0, version: int = 0, gap: float = 0.0
+) -> list[Tree]:
+    """Return multi-turn groups of unequal lengths with random tokens and log-probs.
+
+    Rewards rise with the sample, so that in groups of four none has an advantage of zero.
+    """
+    random = np.random.default_rng(seed)
+    trees: list[Tree] = []
+    for name in range(count):
+        tree = Tree(Task(prompt="q", id=f"t{name}"))
+        prompt = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3 + name), turn=0))
+        for sample in range(group):
+            at = prompt
+            for turn in range(int(random.integers(1, 4))):
+                n = int(random.integers(1, 6))
+                at = tree.add(
+                    Node(
+                        parent=at,
+                        source="sampled",
+                        token_ids=tuple(random.integers(2, VOCABULARY, n).tolist()),
+                        turn=turn,
+                        logprobs=tuple((-2.5 + gap * random.standard_normal(n)).tolist()),
+                        versions=(version,) * n,
+                    )
+                )
+                at = tree.add(Node(parent=at, source="tool", token_ids=(4, 5), turn=turn))
+            tree.end(Leaf(node=at, outcome=Finished(float(sample)), sample=sample))
+        trees.append(tree)
+    return trees
+
+
+def rows_of(trees: Sequence[Tree]) -> list[Row]:
+    """Return the rows a trainer would make of these trees."""
+    groups = groups_of(trees)
+    samples = [sample for group in groups for sample in group.samples]
+    credit = advantage_of(GrpoAdvantage())(groups)
+    return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+
+
+def gradients(
+    model: PreTrainedModel, rows: Sequence[Row], config: LearnSection, *, limit_tokens: int = 8192
+) -> Tensor:
+    """Return the gradient of one optimiser step on these rows, as one vector."""
+    model.zero_grad(set_to_none=True)
+    policy = PolicyGradient(model, config, temperature=1.0, head_at_positions=True)
+    counts = Counts.of(row.sample.sampled_tokens for row in rows)
+    for batch in micro_batches(rows, limit_tokens=limit_tokens, device=CPU):
+        policy.loss(batch, counts=counts, tally=Tally(), measure_gap=True).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def assert_same_direction(found: Tensor, expected: Tensor) -> None:
+    """Assert two gradients equal to float32's rounding of a sum."""
+    assert (found - expected).norm() <= 2e-6 * expected.norm()
+    assert expected.norm() > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_scores_are_those_of_the_plain_full_forward_pass(temperature: float) -> None:
+    model = model_of()
+    rows = rows_of(trees_of())
+    tokens = micro_batch(rows, device=CPU).tokens
+    with torch.no_grad():
+        found = score(model, tokens, temperature=temperature, head_at_positions=True)
+        for i, row in enumerate(rows):
+            # One sequence alone, unshifted and unpadded, exactly as the engine saw it.
+            logits = model(input_ids=torch.tensor(row.sample.token_ids)[None]).logits[0]
+            logs = (logits / temperature).log_softmax(dim=-1)
+            for t in np.flatnonzero(row.sample.mask):
+                expected = logs[t - 1, row.sample.token_ids[t]]
+                assert found.logprobs[i, t - 1].item() == pytest.approx(expected.item(), abs=1e-6)
+                entropy = -(logs[t - 1].exp() * logs[t - 1]).sum()
+                assert found.entropies[i, t - 1].item() == pytest.approx(entropy.item(), abs=1e-5)
+        assert not found.logprobs[~tokens.mask].any()
+        whole = score(model, tokens, temperature=temperature, head_at_positions=False)
+        torch.testing.assert_close(found.logprobs, whole.logprobs, atol=1e-6, rtol=0)
+
+
+def test_the_head_at_positions_gives_the_gradient_of_the_full_forward_pass() -> None:
+    model = model_of()
+    tokens = micro_batch(rows_of(trees_of()), device=CPU).tokens
+    found: list[Tensor] = []
+    for head_at_positions in (True, False):
+        model.zero_grad(set_to_none=True)
+        scores = score(model, tokens, temperature=1.0, head_at_positions=head_at_positions)
+        scores.logprobs.sum().backward()
+        found.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        )
+    assert_same_direction(found[0], found[1])
+
+
+def test_a_model_that_caps_its_logits_takes_the_full_forward_pass() -> None:
+    config = Gemma2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=32,
+        final_logit_softcapping=1.0,
+    )
+    assert head_is_plain(model_of())
+    assert not head_is_plain(Gemma2ForCausalLM(config).eval())
+
+
+def test_what_is_off_the_mask_changes_no_bit() -> None:
+    model = model_of()
+    row = rows_of(trees_of(1))[0]
+    last = int(np.flatnonzero(row.sample.mask)[-1])
+
+    def gradient(poison: float) -> Tensor:
+        advantages = np.where(row.sample.mask, row.advantages, poison)
+        row.sample.behaviour[~row.sample.mask] = poison
+        row.sample.token_ids[last + 1 :] = 9 if math.isnan(poison) else 4
+        return gradients(model, [Row(row.sample, advantages)], LearnSection())
+
+    assert torch.equal(gradient(0.0), gradient(math.nan))
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(24, 80),
+    st.sampled_from(["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]),
+    st.integers(0, 99),
+)
+def test_micro_batching_never_changes_the_gradient(limit: int, how: str, seed: int) -> None:
+    model = model_of()
+    rows = rows_of(trees_of(2, seed=seed, gap=0.5))
+    config = LearnSection.model_validate({"aggregation": how})
+    whole = gradients(model, rows, config, limit_tokens=10**6)
+    assert_same_direction(gradients(model, rows, config, limit_tokens=limit), whole)
+
+
+def test_members_of_a_group_may_come_in_any_order() -> None:
+    model = model_of()
+    rows = rows_of(trees_of(gap=0.5))
+    expected = gradients(model, rows, LearnSection())
+    assert_same_direction(gradients(model, rows[::-1], LearnSection()), expected)
+
+
+def test_one_optimiser_step_needs_no_proximal_pass() -> None:
+    model = model_of()
+    rows = rows_of(trees_of(gap=0.5))
+    scored = with_proximal(model, rows, temperature=1.0, limit_tokens=8192, head_at_positions=True)
+    config = LearnSection()
+    assert_same_direction(gradients(model, rows, config), gradients(model, scored, config))
+
+
+def test_proximal_log_probs_stand_at_their_tokens() -> None:
+    model = model_of()
+    rows = rows_of(trees_of())
+    for row in with_proximal(model, rows, temperature=1.0, limit_tokens=40, head_at_positions=True):
+        ids = torch.tensor(row.sample.token_ids)
+        with torch.no_grad():
+            logs = model(input_ids=ids[None]).logits[0].log_softmax(dim=-1)
+        expected = logs[:-1].gather(-1, ids[1:, None])[:, 0].numpy()
+        mask = row.sample.mask
+        assert row.proximal is not None
+        np.testing.assert_allclose(row.proximal[mask], expected[mask[1:]], atol=1e-5)
+
+
+def policy_gradient(model: PreTrainedModel, rows: Sequence[Row], cap: float) -> Tensor:
+    """Return the gradient of -mean(w A log pi) written out, w = min(pi / mu, cap) or 1."""
+    model.zero_grad(set_to_none=True)
+    total = torch.zeros(())
+    for row in rows:
+        ids = torch.tensor(row.sample.token_ids)
+        logs = model(input_ids=ids[None]).logits[0].log_softmax(dim=-1)
+        for t in np.flatnonzero(row.sample.mask):
+            log = logs[t - 1, ids[t]]
+            gap = log.item() - row.sample.behaviour[t]
+            weight = min(math.exp(gap), cap) if math.isfinite(gap) else 1.0
+            total = total - weight * row.advantages[t] * log
+    (total / sum(row.sample.sampled_tokens for row in rows)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("cap", [2.0, 0.5])
+def test_where_current_is_proximal_the_gradient_is_weight_times_policy_gradient(cap: float) -> None:
+    model = model_of()
+    rows = rows_of(trees_of(gap=1.0))
+    config = LearnSection(correction=TruncatedCorrection(cap=cap))
+    assert_same_direction(gradients(model, rows, config), policy_gradient(model, rows, cap))
+
+
+def test_where_behaviour_is_proximal_the_decoupled_loss_is_plain_ppo() -> None:
+    model, start = model_of(), model_of(1)
+    rows = with_proximal(
+        start, rows_of(trees_of()), temperature=1.0, limit_tokens=8192, head_at_positions=True
+    )
+    for row in rows:
+        assert row.proximal is not None
+        row.sample.behaviour[:] = row.proximal
+    decoupled = gradients(model, rows, LearnSection(correction=TruncatedCorrection(cap=5.0)))
+    plain = gradients(model, rows, LearnSection(correction=NoCorrection()))
+    assert_same_direction(decoupled, plain)
+
+
+def test_without_correction_the_behaviour_policy_is_the_proximal_one() -> None:
+    model = model_of()
+    rows = rows_of(trees_of(gap=1.0))
+    loose = PpoClipLoss(clip_low=1.0, clip_high=1e9, dual_clip=None)
+    config = LearnSection(correction=NoCorrection(), loss=loose)
+    # Unclipped, the gradient of the ratio pi / mu is that of an uncapped weight.
+    assert_same_direction(gradients(model, rows, config), policy_gradient(model, rows, math.inf))
+    clipped = gradients(model, rows, LearnSection(correction=NoCorrection()))
+    assert (clipped - policy_gradient(model, rows, math.inf)).norm() > 1e-3
+
+
+def test_missing_behaviour_log_probs_weigh_one() -> None:
+    random = np.random.default_rng(0)
+    for correction in (TruncatedCorrection(), NoCorrection()):
+        model = model_of()
+        rows = rows_of(trees_of())
+        for row in rows:
+            row.sample.behaviour[:] = random.choice([math.nan, math.inf, -math.inf])
+        found = gradients(model, rows, LearnSection(correction=correction))
+        assert_same_direction(found, policy_gradient(model, rows, 2.0))
+
+
+class Calls:
+    """Counts the forward passes of a model, with and without gradient."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.with_grad = self.without = 0
+        model.get_decoder().register_forward_pre_hook(self._seen)
+
+    def _seen(self, *_: object) -> None:
+        if torch.is_grad_enabled():
+            self.with_grad += 1
+        else:
+            self.without += 1
+
+
+@pytest.mark.parametrize(
+    ("config", "passes"),
+    [
+        (LearnSection(), (1, 0)),
+        (LearnSection(minibatches=2), (2, 1)),
+        (LearnSection(epochs=3), (3, 1)),
+        (LearnSection(minibatches=2, correction=NoCorrection()), (2, 0)),
+    ],
+)
+def test_a_proximal_pass_is_made_only_where_it_is_needed(
+    config: LearnSection, passes: tuple[int, int]
+) -> None:
+    trainer = Trainer(model_of(), config, seed=0)
+    calls = Calls(trainer.model)
+    metrics = trainer.step(trees_of(4, group=4, gap=0.3))
+    assert (calls.with_grad, calls.without) == passes
+    assert metrics["optimizer/updates"] == passes[0]
+    assert "engine_gap/mean_abs" in metrics
+
+
+def test_the_gap_is_measured_against_the_weights_at_batch_start() -> None:
+    for section in (LearnSection(epochs=4), LearnSection(epochs=4, correction=NoCorrection())):
+        fast = section.model_copy(update={"optimizer": AdamWSection(learning_rate=0.05)})
+        once = Trainer(model_of(), LearnSection(), seed=0).step(trees_of(gap=0.5))
+        many = Trainer(model_of(), fast, seed=0).step(trees_of(gap=0.5))
+        for name in ("engine_gap/mean_abs", "engine_gap/max", "engine_gap/kl", "tis/ess"):
+            assert many[name] == pytest.approx(once[name], rel=1e-4)
+        assert many["ratio/clip_fraction"] > 0
+
+
+def test_metrics_of_a_step_golden() -> None:
+    tree = Tree(Task(prompt="q", id="a"))
+    prompt = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3), turn=0))
+    for sample, (reward, versions) in enumerate([(1.0, (4, 5)), (0.0, (3,))]):
+        n = len(versions)
+        at = tree.add(
+            Node(
+                parent=prompt,
+                source="sampled",
+                token_ids=(5,) * n,
+                turn=sample,
+                logprobs=(-1.0,) * n,
+                versions=versions,
+            )
+        )
+        tree.end(Leaf(node=at, outcome=Finished(reward), sample=sample))
+    tree.end(Leaf(node=prompt, outcome=Failed("env", "broke"), sample=2))
+    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer.version = 6
+    metrics = trainer.step([tree])
+    expected = {
+        "reward/mean": 0.5,
+        "reward/std": math.sqrt(0.5),
+        "advantage/zero_fraction": 0.0,
+        "age/mean": 2.0,
+        "age/max": 3.0,
+        "tokens/trained": 3.0,
+        "lengths/context_mean": 3.5,
+        "lengths/context_max": 4.0,
+        "lengths/sampled_mean": 1.5,
+        "lengths/sampled_max": 2.0,
+        "lengths/turns_mean": 1.5,
+        "batch/groups": 1.0,
+        "batch/trajectories": 2.0,
+        "batch/failed": 1.0,
+        "optimizer/updates": 1.0,
+        "optimizer/skipped": 0.0,
+        "learning_rate": 1e-6,
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    assert trainer.version == 7
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert {"loss", "entropy", "grad/norm", "tis/ess", "ratio/clip_fraction"} <= metrics.keys()
+
+
+def weights_of(trainer: Trainer) -> list[Tensor]:
+    """Return a copy of the weights."""
+    return [value.clone() for value in trainer.weights().values()]
+
+
+def test_a_step_of_equal_rewards_moves_nothing_but_the_version() -> None:
+    optimizer = AdamWSection(learning_rate=0.1, weight_decay=0.5)
+    trainer = Trainer(model_of(), LearnSection(optimizer=optimizer), seed=0)
+    trainer.step(trees_of())  # leaves momentum behind
+    before, moments = (
+        weights_of(trainer),
+        {k: v.clone() for k, v in trainer.optimizer.state().items()},
+    )
+    trees = trees_of(1)
+    equal = Tree(Task(prompt="q", id="equal"))
+    for node in trees[0].nodes:
+        equal.add(node)
+    for leaf in trees[0].leaves:
+        equal.end(Leaf(node=leaf.node, outcome=Finished(0.3), sample=leaf.sample))
+    metrics = trainer.step([equal])
+    assert all(map(torch.equal, before, weights_of(trainer)))
+    assert all(torch.equal(v, trainer.optimizer.state()[k]) for k, v in moments.items())
+    assert trainer.version == 2
+    assert metrics["advantage/zero_fraction"] == 1.0
+    assert metrics["optimizer/skipped"] == 1.0
+    assert metrics["loss"] == metrics["grad/norm"] == 0.0
+    assert metrics["entropy"] > 0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_a_batch_without_trainable_tokens_stops_the_run_and_says_why() -> None:
+    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    tree = Tree(Task(prompt="q"))
+    at = tree.add(Node(parent=None, source="prompt", token_ids=(2,), turn=0))
+    tree.end(Leaf(node=at, outcome=Failed("tool", "broke"), sample=0))
+    tree.end(Leaf(node=at, outcome=Finished(1.0), sample=1))
+    with pytest.raises(
+        LearnError, match=r"no token of this batch can train: 1 groups, 2 traj.* 1 "
+    ):
+        trainer.step([tree])
+    with pytest.raises(LearnError, match="0 groups, 0 trajectories"):
+        trainer.step([])
+    assert trainer.version == 0
+
+
+def test_tokens_of_a_version_that_does_not_exist_yet_are_refused() -> None:
+    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    with pytest.raises(LearnError, match="sampled by version 3, and the trainer is at 0"):
+        trainer.step(trees_of(version=3))
+
+
+def test_a_greedy_policy_cannot_be_trained() -> None:
+    with pytest.raises(ConfigError, match="temperature is 0"):
+        Trainer(model_of(), LearnSection(), seed=0, temperature=0.0)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_move() -> None:
+    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    with torch.no_grad():
+        head_of(trainer.model)[3] = math.inf
+    before = weights_of(trainer)
+    with pytest.raises(LearnError, match="gradient norm of update 1 is"):
+        trainer.step(trees_of())
+    assert all(map(torch.equal, before, weights_of(trainer)))
+
+
+def test_warmup_rises_linearly_to_the_full_rate() -> None:
+    assert [warmup(k, steps=4) for k in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
+    assert warmup(1, steps=0) == 1.0
+    section = AdamWSection(learning_rate=0.8, warmup_steps=4)
+    trainer = Trainer(model_of(), LearnSection(optimizer=section), seed=0)
+    rates = [trainer.step(trees_of(version=v))["learning_rate"] for v in range(2)]
+    assert rates == pytest.approx([0.2, 0.4])
+
+
+def test_the_first_adamw_update_is_what_the_formula_says() -> None:
+    # One update of AdamW moves by lr x (g / (|g| + eps) + decay x w), whatever the betas.
+    section = AdamWSection(learning_rate=0.01, weight_decay=0.1, epsilon=1e-2, max_grad_norm=0.5)
+    config = LearnSection(optimizer=section)
+    trainer = Trainer(model_of(), config, seed=0)
+    weight = head_of(trainer.model)
+    before = weight.detach().clone()
+    gradients(trainer.model, rows_of(trees_of()), config)
+    assert weight.grad is not None
+    norm = torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+    g = weight.grad * min(1.0, 0.5 / norm.norm().item())
+    expected = before - 0.01 * (g / (g.abs() + 1e-2) + 0.1 * before)
+    metrics = trainer.step(trees_of())
+    torch.testing.assert_close(weight.detach(), expected, atol=1e-5, rtol=1e-4)
+    assert metrics["grad/norm"] == pytest.approx(norm.norm().item(), rel=1e-5)
+    assert norm.norm() > 0.5
+
+
+def test_betas_reach_the_optimiser() -> None:
+    def weights_after(betas: tuple[float, float]) -> list[Tensor]:
+        section = LearnSection(optimizer=AdamWSection(learning_rate=0.01, betas=betas))
+        trainer = Trainer(model_of(), section, seed=0)
+        for version in range(2):
+            trainer.step(trees_of(seed=version, version=version))
+        return weights_of(trainer)
+
+    first, second, third = map(weights_after, [(0.9, 0.9), (0.5, 0.9), (0.9, 0.5)])
+    assert not torch.equal(first[0], second[0])
+    assert not torch.equal(first[0], third[0])
+
+
+def test_weights_are_named_as_hugging_face_does_and_not_copied() -> None:
+    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    weights = trainer.weights()
+    assert weights.keys() == trainer.model.state_dict().keys()
+    assert not any(value.requires_grad for value in weights.values())
+    assert weights["lm_head.weight"].data_ptr() == head_of(trainer.model).data_ptr()
+
+
+def test_the_same_seed_makes_the_same_weights_and_another_one_other_minibatches() -> None:
+    def trained(seed: int) -> list[Tensor]:
+        section = LearnSection(minibatches=3, optimizer=AdamWSection(learning_rate=0.01))
+        trainer = Trainer(model_of(), section, seed=seed)
+        trainer.step(trees_of())
+        return weights_of(trainer)
+
+    first = trained(0)
+    assert all(map(torch.equal, first, trained(0)))
+    assert not all(map(torch.equal, first, trained(1)))
+
+
+def next_log_probs(model: PreTrainedModel) -> Tensor:
+    """Return the policy at the bandit's prompt."""
+    with torch.no_grad():
+        logits: Tensor = cast(Any, model)(input_ids=torch.tensor([[2, 3]])).logits
+    return logits[0, -1].log_softmax(dim=-1)
+
+
+def bandit(model: PreTrainedModel, version: int, random: np.random.Generator) -> Tree:
+    """Return a group of one-token answers sampled from the model; only token 7 pays."""
+    logs = next_log_probs(model).numpy()
+    tree = Tree(Task(prompt="q"))
+    prompt = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3), turn=0))
+    chances = np.exp(logs.astype(float))
+    for sample, token in enumerate(random.choice(len(logs), 16, p=chances / chances.sum())):
+        at = tree.add(
+            Node(
+                parent=prompt,
+                source="sampled",
+                token_ids=(int(token),),
+                turn=0,
+                logprobs=(float(logs[token]),),
+                versions=(version,),
+            )
+        )
+        tree.end(Leaf(node=at, outcome=Finished(float(token == 7)), sample=sample))
+    return tree
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"minibatches": 2, "epochs": 2}, {"correction": NoCorrection()}],
+)
+def test_training_raises_the_probability_of_what_pays(changes: dict[str, Any]) -> None:
+    section = LearnSection(optimizer=AdamWSection(learning_rate=0.02), **changes)
+    trainer = Trainer(model_of(scale=1.0), section, seed=0)
+    random = np.random.default_rng(0)
+    before = next_log_probs(trainer.model)[7].exp()
+    rewards = [
+        trainer.step([bandit(trainer.model, trainer.version, random)])["reward/mean"]
+        for _ in range(25)
+    ]
+    assert before < 0.2
+    assert next_log_probs(trainer.model)[7].exp() > 0.9
+    assert sum(rewards[-5:]) / 5 > 0.8

@@ -1,0 +1,330 @@
+"""Warm start and where its demonstrations come from. Mutants applied by hand and seen caught:
+
+- mask inverted or ignored; loss summed in place of averaged: masked-loss test, first-loss test
+- schedule: warm-up off by one, decay from the start, final fraction dropped: golden rates
+- rows drawn with replacement: epoch test; seed ignored: determinism test
+- conversion: actions masked out, answers learnt, trailing answers kept: golden demonstration
+- recordings: open schema, bad line without its number, minimum_reward inverted: file tests
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from agentrl.chat.format import ChatFormat
+from agentrl.chat.tokenizer import conversation_text, train_tokenizer
+from agentrl.config.run import MakePolicySection, WarmstartSection
+from agentrl.env import Action, Observation, ToolSchema, call, say
+from agentrl.errors import ConfigError, LearnError
+from agentrl.gold import GoldEpisode
+from agentrl.learn.demonstrate import Conversation, demonstrations
+from agentrl.learn.newpolicy import make_model
+from agentrl.learn.recording import Recording, read_recordings, write_recordings
+from agentrl.learn.warmstart import Demonstration, learning_rate, warmstart
+from agentrl.message import Image, Message
+from agentrl.task import Task
+from agentrl.trajectory import Source
+
+VOCABULARY = 16
+SECTION = MakePolicySection(
+    hidden_size=16, layers=1, heads=2, kv_heads=2, head_dim=8, intermediate_size=32
+)
+
+
+def small(seed: int = 0) -> Any:
+    """Return a one-layer Qwen3 with random weights."""
+    return make_model(
+        SECTION, vocab_size=VOCABULARY, eos_token_id=1, pad_token_id=0, context_tokens=32, seed=seed
+    )
+
+
+def copying(count: int, *, seed: int = 0) -> list[Demonstration]:
+    """Return demonstrations of saying a letter again, after a separator and with an end."""
+    letters = np.random.default_rng(seed).integers(4, VOCABULARY, count)
+    mask = (False, False, True, True)
+    return [Demonstration((2, int(x), int(x), 1), mask) for x in letters]
+
+
+def weights(model: Any) -> list[Tensor]:
+    """Return a copy of the weights."""
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_a_warm_start_learns_the_demonstrations() -> None:
+    model = small()
+    seen: list[tuple[int, float, int]] = []
+
+    def on_step(step: int, loss: float, tokens: int) -> None:
+        seen.append((step, loss, tokens))
+
+    section = WarmstartSection(steps=60, batch_size=16, learning_rate=1e-2, warmup_steps=5)
+    summary = warmstart(model, copying(64), section, seed=0, on_step=on_step)
+    assert summary.first_loss == pytest.approx(math.log(VOCABULARY), rel=0.05)
+    assert summary.last_loss < 0.1
+    assert summary.steps == 60
+    assert summary.trained_tokens == 60 * 16 * 2
+    assert [(step, tokens) for step, _, tokens in seen] == [(k, 32) for k in range(1, 61)]
+    assert np.mean([loss for _, loss, _ in seen[-6:]]) == pytest.approx(summary.last_loss)
+    with torch.no_grad():
+        said = model(input_ids=torch.tensor([[2, 7], [2, 11]])).logits[:, -1].argmax(dim=-1)
+    assert said.tolist() == [7, 11]
+
+
+def test_the_same_seed_gives_the_same_weights_whatever_the_global_random_state() -> None:
+    section = WarmstartSection(steps=4, batch_size=8)
+
+    def trained(seed: int, limit: int = 8192) -> list[Tensor]:
+        model = small()
+        torch.manual_seed(np.random.default_rng().integers(1000))
+        warmstart(model, copying(32), section, seed=seed, micro_batch_tokens=limit)
+        return weights(model)
+
+    first = trained(0)
+    assert all(map(torch.equal, first, trained(0)))
+    assert not all(map(torch.equal, first, trained(1)))
+    for one, other in zip(first, trained(0, limit=9), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+def test_only_what_is_under_the_mask_is_learnt() -> None:
+    section = WarmstartSection(steps=1, batch_size=1, warmup_steps=0)
+    model, other = small(), small()
+    mask = (False, True, False, False)
+    first = warmstart(model, [Demonstration((2, 5, 6, 7), mask)], section, seed=0)
+    warmstart(other, [Demonstration((2, 5, 9, 9), mask)], section, seed=0)
+    assert first.trained_tokens == 1
+    assert all(map(torch.equal, weights(model), weights(other)))
+
+
+def test_every_demonstration_comes_once_before_any_comes_again() -> None:
+    # The loss of a demonstration tells it apart: masks of 1, 2, 4, 8 and 16 tokens.
+    rows = [Demonstration((2,) * (n + 1), (False,) + (True,) * n) for n in (1, 2, 4, 8, 16)]
+    section = WarmstartSection(steps=10, batch_size=1)
+    tokens: list[int] = []
+    warmstart(small(), rows, section, seed=0, on_step=lambda step, loss, n: tokens.append(n))
+    assert sum(tokens[:5]) == sum(tokens[5:]) == 31
+    assert tokens[:5] != tokens[5:]
+    section = WarmstartSection(steps=1, batch_size=32)
+    assert warmstart(small(), rows, section, seed=0).trained_tokens == 31
+
+
+def test_the_schedule_golden() -> None:
+    section = WarmstartSection(
+        steps=100, warmup_steps=10, learning_rate=1.0, final_learning_rate_fraction=0.1
+    )
+    # Steps 1 to 10 rise, 71 to 100 fall from 1 to a tenth.
+    found = [learning_rate(step, section) for step in (1, 5, 10, 11, 70, 85, 100)]
+    assert found == pytest.approx([0.1, 0.5, 1.0, 1.0, 1.0, 0.55, 0.1])
+    assert learning_rate(1, WarmstartSection(steps=10, warmup_steps=0, learning_rate=2.0)) == 2.0
+
+
+def test_decay_of_weights_and_clipping_of_gradients_reach_the_optimiser() -> None:
+    def trained(**knobs: float) -> list[Tensor]:
+        model = small()
+        section = WarmstartSection.model_validate({"steps": 3, "batch_size": 8, **knobs})
+        warmstart(model, copying(8), section, seed=0)
+        return weights(model)
+
+    plain = trained()
+    assert not torch.equal(plain[0], trained(weight_decay=0.5)[0])
+    # AdamW forgets the scale of gradients, up to its epsilon: the clip has to be tiny to show.
+    assert not torch.equal(plain[0], trained(max_grad_norm=1e-7)[0])
+
+
+def test_nothing_to_learn_is_an_error() -> None:
+    with pytest.raises(LearnError, match=r"no demonstrations; check warmstart\.demonstrations"):
+        warmstart(small(), [], WarmstartSection(), seed=0)
+    with pytest.raises(ValueError, match="mask has 0 tokens"):
+        Demonstration((1, 2), (False, False))
+    with pytest.raises(ValueError, match="begins with the first one"):
+        Demonstration((1, 2), (True, False))
+    with pytest.raises(ValueError, match="2 tokens and a mask of 1"):
+        Demonstration((1, 2), (True,))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some tokens of one source."""
+
+    source: Source
+    token_ids: tuple[int, ...]
+    images: tuple[Image, ...] = ()
+
+
+class LetterChat:
+    """A chat format of one token per letter; `<` opens what is read, `>` ends a turn."""
+
+    stop_token_ids = frozenset({ord(">")})
+
+    def opening(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> tuple[Segment, ...]:
+        names = "".join(tool["name"] for tool in tools)
+        return (Segment("prompt", self._read([Message("system", names), *messages])),)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[ToolSchema] | None = None,
+    ) -> tuple[Segment, ...]:
+        assert ended
+        names = "".join(f"+{tool['name']}" for tool in tools or ())
+        read = self._read(messages) + tuple(map(ord, names))
+        return (Segment("tool", read), Segment("template", (ord("|"),)))
+
+    def write(self, action: Action) -> tuple[int, ...]:
+        calls = "".join(f"{c.name}{json.dumps(dict(c.arguments))}" for c in action.tool_calls)
+        return tuple(map(ord, f"{action.text}{calls}>"))
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        return Action("".join(map(chr, token_ids)))
+
+    def _read(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(map(ord, "".join(f"<{message.text}" for message in messages)))
+
+
+def marked(demonstration: Demonstration) -> tuple[str, str]:
+    """Return the text, and the same with a dot for everything that is not learnt."""
+    text = "".join(map(chr, demonstration.token_ids))
+    pairs = zip(text, demonstration.mask, strict=True)
+    return text, "".join(letter if learnt else "." for letter, learnt in pairs)
+
+
+MUL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "mul",
+        "description": "Double a number.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    },
+}
+
+GOLD = GoldEpisode(
+    task=Task(prompt="2*3?", id="t"),
+    opening=Observation((Message("user", "2*3?"),), tools=({"name": "mul"},)),
+    actions=(call("mul", a=2), say("6")),
+    replies=(
+        Observation((Message("tool", "six", tool_call_id="call_0", name="mul"),)),
+        Observation((Message("user", "right"),)),
+    ),
+    reward=1.0,
+)
+
+
+def test_a_gold_episode_as_a_demonstration_golden() -> None:
+    (found,) = demonstrations([Conversation.of_gold(GOLD)], LetterChat(), context_tokens=64)
+    assert marked(found) == (
+        '<mul<2*3?mul{"a": 2}><six|6>',
+        '.........mul{"a": 2}>.....6>',
+    )
+
+
+def test_a_gold_episode_may_have_no_last_answer() -> None:
+    guess = GoldEpisode(
+        task=GOLD.task, opening=GOLD.opening, actions=(say("5"),), replies=(), reward=0.0
+    )
+    (found,) = demonstrations([Conversation.of_gold(guess)], LetterChat(), context_tokens=64)
+    assert marked(found) == ("<mul<2*3?5>", ".........5>")
+
+
+def test_new_tools_are_read_where_they_are_announced() -> None:
+    replies = (replace(GOLD.replies[0], tools=({"name": "add"},)), GOLD.replies[1])
+    changed = Conversation.of_gold(replace(GOLD, replies=replies))
+    (found,) = demonstrations([changed], LetterChat(), context_tokens=64)
+    assert marked(found)[0] == '<mul<2*3?mul{"a": 2}><six+add|6>'
+
+
+def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path) -> None:
+    gold = Conversation.of_gold(replace(GOLD, opening=replace(GOLD.opening, tools=(MUL,))))
+    messages = (*gold.opening, *(m for a, answers in gold.turns for m in (a.message, *answers)))
+    text = conversation_text(messages, gold.tools, template="hermes")
+    tokenizer = train_tokenizer([text], vocab_size=400, folder=tmp_path, template="hermes")
+    chat = ChatFormat(tokenizer)
+    (found,) = demonstrations([gold], chat, context_tokens=1000)
+    turns = "".join("x" if learnt else " " for learnt in found.mask).split()
+    assert len(turns) == 2
+    learnt = [t for t, own in zip(found.token_ids, found.mask, strict=True) if own]
+    first = chat.parse(learnt[: len(turns[0])])
+    assert (first.tool_calls[0].name, first.tool_calls[0].arguments) == ("mul", {"a": 2})
+    assert chat.parse(learnt[len(turns[0]) :]).text == "6"
+    assert learnt[-1] in chat.stop_token_ids
+    assert found.token_ids[-1] == learnt[-1]
+
+
+def test_a_conversation_longer_than_the_context_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"task 't' is 28 tokens long.*context_tokens=27"):
+        demonstrations([Conversation.of_gold(GOLD)], LetterChat(), context_tokens=27)
+
+
+LINE: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "2*3?"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "call_0", "name": "mul", "arguments": {"a": 2}}],
+        },
+        {"role": "tool", "tool_call_id": "call_0", "name": "mul", "content": "six"},
+        {"role": "assistant", "content": "6"},
+        {"role": "user", "content": "right"},
+    ],
+    "tools": [{"name": "mul"}],
+    "reward": 1.0,
+}
+
+
+def test_a_recording_is_the_same_demonstration_as_the_gold_episode() -> None:
+    recorded = Conversation.of_recording(Recording.model_validate(LINE), "recording 1")
+    chat = LetterChat()
+    assert demonstrations([recorded], chat, context_tokens=64) == demonstrations(
+        [Conversation.of_gold(GOLD)], chat, context_tokens=64
+    )
+
+
+def test_recordings_survive_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    recordings = [Recording.model_validate(LINE | {"reward": r}) for r in (None, 0.2, 0.9)]
+    write_recordings(path, recordings)
+    path.write_text(path.read_text() + "\n\n")
+    assert list(read_recordings(path)) == recordings
+    assert list(read_recordings(path, minimum_reward=0.5)) == recordings[2:]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"extra": 1}, "line 2: extra: Extra inputs"),
+        ({"reward": "much"}, "line 2: reward: "),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "nothing to learn"),
+        ({"messages": LINE["messages"][1:]}, "begins with an assistant message"),
+        ({"messages": LINE["messages"][:2] + LINE["messages"][3:]}, "messages 1 and 2 are both"),
+        ({"messages": [{"role": "robot", "content": ""}]}, r"messages\.0: .*'robot'"),
+        ({"messages": [{"role": "user", "content": "", "name": "x"}]}, r"messages\.0\.user\.name"),
+    ],
+)
+def test_what_is_no_recording_names_file_line_and_key(
+    tmp_path: Path, change: dict[str, Any], complaint: str
+) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(LINE) + "\n" + json.dumps(LINE | change) + "\n")
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        read_recordings(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_broken_line_and_a_missing_file_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    with pytest.raises(ConfigError, match="is no file"):
+        read_recordings(path)
+    path.write_text('{"messages": ')
+    with pytest.raises(ConfigError, match="line 1: : Invalid JSON"):
+        read_recordings(path)
