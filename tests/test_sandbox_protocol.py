@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -276,7 +276,7 @@ async def test_a_dead_supervisor_fails_what_is_in_flight_and_the_next_open_start
     async with asyncio.timeout(5):
         with pytest.raises(SandboxError):
             await flying
-    await wait_gone(below)
+    await asyncio.to_thread(wait_until, lambda: gone(below))
     with pytest.raises(SandboxError):
         await session.exec("1")
     await session.close()
@@ -307,31 +307,30 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "backend", [pytest.param("bubblewrap", marks=pytest.mark.bubblewrap), "process"]
 )
-async def test_nothing_outlives_a_host_that_is_killed(
-    backend: str, tmp_path: Path, root: Path
-) -> None:
+def test_nothing_outlives_a_host_that_is_killed(backend: str, tmp_path: Path, root: Path) -> None:
     paths = os.pathsep.join(str(root / part) for part in (".", "envs", "tools", "sandbox"))
-    host = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOST, backend],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)},
-    )
-    assert host.stdout is not None
-    with host, host.stdout:
-        assert await asyncio.to_thread(host.stdout.readline) == b"ready\n"
+    ) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"ready\n"
         below = descendants(host.pid)
         assert len(below) > 8
         host.kill()
-    await wait_gone(below)
-    async with asyncio.timeout(5):
-        while any(tmp_path.iterdir()):
-            await asyncio.sleep(0.02)
+    wait_until(lambda: gone(below) and not any(tmp_path.iterdir()))
 
 
-async def wait_gone(pids: set[int]) -> None:
-    async with asyncio.timeout(10):
-        while any(alive(pid) for pid in pids):
-            await asyncio.sleep(0.02)
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def gone(pids: set[int]) -> bool:
+    return not any(alive(pid) for pid in pids)
 
 
 def parent(pid: int) -> int:
