@@ -21,8 +21,15 @@ def test_a_project_has_every_file_and_no_placeholder(tmp_path: Path) -> None:
     project = make_project("shop", tmp_path)
     assert project == tmp_path / "shop"
     assert {path.name for path in project.iterdir()} == {
-        target.format(name="shop") for target in FILES.values()
+        ".gitignore",
+        "README.md",
+        "pyproject.toml",
+        "shop.yaml",
+        "shop_env.py",
+        "test_shop.py",
     }
+    scaffold = Path(init.__file__).parent / "scaffold"
+    assert {path.name for path in scaffold.iterdir()} == FILES.keys()
     for path in project.iterdir():
         assert "$" not in path.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["shop"]

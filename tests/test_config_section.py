@@ -86,11 +86,14 @@ def test_looking_is_not_reading() -> None:
     config = Outer(inner=Inner(depth=2))
     assert "depth=2" in repr(config)
     assert config == Outer(inner=Inner(depth=2))
+    assert config != Outer(inner=Inner(depth=3))
     with peeking():
         assert config.inner.depth == 2
     assert unread(config) == ["inner.depth"]
     assert config.inner.depth == 2
     assert unread(config) == []
+    assert config == Outer(inner=Inner(depth=2)), "who has read what is no part of a value"
+    assert hash(Inner(depth=2)) == hash(config.inner)
 
 
 def test_a_dump_reads_everything_in_it() -> None:
