@@ -6,7 +6,7 @@ who is in which slot, stopping and sampling, is the engine's and written once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class Segment:
     """Whether the logits after the last token are asked for."""
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """Computes logits of segments, with a cache per slot."""
 

@@ -1,8 +1,8 @@
 """The decoder for every other architecture: it calls the Hugging Face model, one slot at a time.
 
-Slower than the fast decoder, and right wherever the model's own `forward` is. Slots are computed
-one by one, so the batch cannot influence a request. A token computed in a prefill may differ in its
-last bits from the same token decoded alone: nothing is promised across a cache hit but closeness.
+Slower than the fast decoder, and right wherever the model's own `forward` is. How a prompt is cut
+into pieces can change the last bits of what follows, so a request's log-probs are the same in any
+batch and across a cache hit only up to rounding.
 """
 
 import copy
@@ -37,7 +37,8 @@ class FallbackDecoder:
                 "language models (AutoModelForCausalLM)"
             )
         self.vocabulary: int = config.get_text_config().vocab_size
-        self._model: Any = copy.deepcopy(model).to(device, dtype).eval()
+        own: Any = copy.deepcopy(model)
+        self._model: Any = own.to(device, dtype).eval()
         self._config: Any = config
         self._device = device
         self._caches = [self._empty() for _ in range(capacity.slots)]
@@ -58,7 +59,7 @@ class FallbackDecoder:
         continued or copied whole.
         """
         with torch.inference_mode():
-            cache = self._caches[source]
+            cache: Any = self._caches[source]
             if cache.get_seq_length() == tokens:
                 self._caches[target] = cache if source == target else copy.deepcopy(cache)
                 return tokens

@@ -95,7 +95,7 @@ class LlamaDecoder:
         with torch.inference_mode():
             state = read_weights(weights)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
-            # What is left in the padding is multiplied by zero, which only a finite number survives.
+            # Padding is multiplied by zero, which removes only what is finite.
             self._cache.zero_()
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
@@ -114,13 +114,15 @@ class LlamaDecoder:
         x = self._weights.embedding.index_select(0, step.tokens)
         for index, layer in enumerate(self._weights.layers):
             x = self._block(layer, x, self._cache[index], step)
+        if not len(step.wanted):
+            return x.new_empty((0, self.vocabulary), dtype=torch.float32)
         x = x.index_select(0, step.wanted)
         logits = self._weights.head(self._norm(x, self._weights.norm)).float()
         places = {id(s): row for row, s in enumerate(s for s in ordered if s.wants_logits)}
         order = [places[id(s)] for s in segments if s.wants_logits]
         if order == list(range(len(order))):
             return logits[: len(order)]
-        return logits[torch.tensor(order, device=self._device)]
+        return logits[self._tensor(order)]
 
     def _block(self, layer: Layer, x: Tensor, cache: Tensor, step: _Step) -> Tensor:
         shape, rows = self._shape, x.shape[0]
@@ -225,8 +227,9 @@ class LlamaDecoder:
         row = len(singles)
         for segment in segments[len(singles) :]:
             count = len(segment.tokens)
-            for span in prefill_spans(row, segment.slot, segment.start, count, self._padding):
-                calls.append(self._prefill_call(span, segment.start + span.row - row))
+            spans = prefill_spans(row, segment.slot, segment.start, count, self._padding)
+            offset = segment.start - row
+            calls += [self._prefill_call(span, offset + span.row) for span in spans]
             row += count
         return tuple(calls)
 
@@ -240,7 +243,7 @@ class LlamaDecoder:
         return _Call(span, rows.repeat_interleave(group, 0)[None, None])
 
     def _tensor(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, device=self._device)
+        return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
 
 def _rotations(model: PreTrainedModel, context: int) -> Tensor:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
 
 import torch
 from transformers import PreTrainedModel
@@ -160,7 +159,8 @@ class LocalEngine:
             slot.held.clear()
             slot.flight = None
         # They keep their turn; siblings share what the first of them computes again.
-        self._waiting.extendleft(reversed(sorted(seated, key=lambda flight: flight.order)))
+        seated.sort(key=lambda flight: flight.order, reverse=True)
+        self._waiting.extendleft(seated)
 
     async def close(self) -> None:
         """End every request as aborted and stop the loop. Idempotent."""
@@ -170,7 +170,7 @@ class LocalEngine:
             # With nothing in flight the loop ends at its next look.
             await asyncio.wait([self._loop])
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "LocalEngine":
         return self
 
     async def __aexit__(
@@ -258,17 +258,37 @@ class LocalEngine:
                 segments.append(Segment(slot.index, len(slot.held), flight.context[-1:], True))
             else:
                 behind.append((slot, flight))
-        budget = self._capacity.prefill_tokens
-        for slot, flight in sorted(behind, key=lambda pair: pair[1].order):
+        for slot, flight, count in self._shares(behind):
             start = len(slot.held)
-            tokens = flight.context[start : start + budget]
-            if not tokens:
-                break
-            budget -= len(tokens)
-            self._computed += len(tokens)
-            wants = start + len(tokens) == len(flight.context)
+            tokens = flight.context[start : start + count]
+            self._computed += count
+            wants = start + count == len(flight.context)
             segments.append(Segment(slot.index, start, tokens, wants))
         return segments
+
+    def _shares(self, behind: list[tuple[Slot, Flight]]) -> list[tuple[Slot, Flight, int]]:
+        """Divide the step's prefill between those who have not caught up with their prompts.
+
+        Who came first gets at least half, so that it moves on; the others share what is left,
+        shortest first, so that a short prompt does not wait for a long one.
+        """
+        budget = self._capacity.prefill_tokens
+        missing = {slot.index: len(f.context) - len(slot.held) for slot, f in behind}
+        queue = sorted(behind, key=lambda pair: missing[pair[0].index])
+        if queue:
+            first = min(behind, key=lambda pair: pair[1].order)
+            queue.remove(first)
+            others = sum(missing[slot.index] for slot, _ in queue)
+            index = first[0].index
+            missing[index] = min(missing[index], max(-(-budget // 2), budget - others))
+            queue.insert(0, first)
+        shares: list[tuple[Slot, Flight, int]] = []
+        for slot, flight in queue:
+            count = min(missing[slot.index], budget)
+            budget -= count
+            if count:
+                shares.append((slot, flight, count))
+        return shares
 
     def _sample(self, due: list[Flight], logits: torch.Tensor) -> None:
         picks = sample(
@@ -287,9 +307,9 @@ class LocalEngine:
         request = flight.request
         if flight.context[-1] in request.stop_token_ids:
             return "stop"
-        if request.stop_strings and self._decode is not None:
-            if ends_with_stop(flight.new_tokens, request.stop_strings, self._decode):
-                return "stop"
+        stops, decode = request.stop_strings, self._decode
+        if stops and decode is not None and ends_with_stop(flight.new_tokens, stops, decode):
+            return "stop"
         return "length" if len(flight.logprobs) >= flight.max_tokens else None
 
     # --- ends -------------------------------------------------------------------------------------

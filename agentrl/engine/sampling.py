@@ -45,9 +45,10 @@ def sample(
     drawn = draw(logprobs, torch.from_numpy(uniforms).to(logits.device))
     chosen = logprobs.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).tolist()
     if not np.isfinite(chosen).all():
+        strange = next(x for x in chosen if not np.isfinite(x))
         raise EngineError(
-            f"the model's logits give log-prob {[x for x in chosen if not np.isfinite(x)][0]}; "
-            "the weights loaded last are not finite or have diverged"
+            f"the model's logits give log-prob {strange}; the weights loaded last are not finite "
+            "or have diverged"
         )
     tokens: list[int] = drawn.tolist()
     tops = _most_likely(logprobs, top)

@@ -130,6 +130,8 @@ class ScriptedEngine:
 
     async def _wait_taking(self, turn: _Turn) -> None:
         """Wait until requests are taken, or this one is aborted."""
+        if self._taking.is_set():
+            return
         waits = [asyncio.ensure_future(e.wait()) for e in (self._taking, turn.aborted)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

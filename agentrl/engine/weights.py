@@ -18,7 +18,7 @@ def read_weights(weights: Weights) -> Mapping[str, Tensor]:
 
     path = Path(weights)
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    if not files:
+    if not files or not path.exists():
         raise FileNotFoundError(
             f"no *.safetensors in {path}; save the model with save_pretrained, or load a state dict"
         )
