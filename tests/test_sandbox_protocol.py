@@ -1,6 +1,7 @@
 """Frames, forgeries, late replies, and the deaths of supervisor and host."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
+from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox import session as session_module
 from agentrl_sandbox.inside import seccomp
@@ -287,6 +289,7 @@ async def test_a_dead_supervisor_fails_what_is_in_flight_and_the_next_open_start
 HOST = """
 import asyncio, sys
 from agentrl.sandbox import SandboxSettings
+from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import open_pool
 
 async def main():
@@ -350,3 +353,37 @@ def test_nothing_of_the_protocol_unpickles() -> None:
     assert len(sources) > 10
     assert not any("import pickle" in source for source in sources)
     assert json.loads(encode({"a": 1})[HEADER.size :]) == {"a": 1}
+
+
+async def test_closing_a_session_fails_its_running_cell_at_once(pool: ForkServerPool) -> None:
+    session, other = await pool.open(), await pool.open()
+    copy = await session.fork()  # so that the keeper goes on
+    running = asyncio.create_task(session.exec("while True: pass"))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(3):
+        await session.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await running
+    assert (await copy.exec("1")).value == "1"
+    assert (await other.exec("1")).value == "1"
+
+
+async def test_lone_surrogates_never_reach_the_host(session: Session) -> None:
+    result = await session.exec("raise ValueError('\\ud800')")
+    assert (result.error or "").encode()
+    code = "class A:\n    def __repr__(self): return '\\ud800'\nA()"
+    assert (await session.exec(code)).value == "?"
+    assert (await session.exec("print('\\ud800')")).stdout == "\\ud800\n"
+
+
+async def test_opening_can_be_cancelled_at_any_moment() -> None:
+    before = Holdings.now()
+    pool = open_pool(BARE)
+    for after_s in (0, 0.01, 0.05, 0.1, 0.2):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await pool.open()
+    session = await pool.open()
+    assert (await session.exec("1")).value == "1"
+    await pool.close()
+    await check_no_leak(before)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,17 @@ from agentrl_sandbox.inside.frames import Frame, FrameError, Reader, encode
 
 GREETING = 0
 """The number of the first frame, which answers no request."""
+
+
+async def connect(end: socket.socket, why_ended: Callable[[], str]) -> "Channel":
+    """Return a channel over a socket, which it owns from here on, also when this is cancelled."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, channel = await loop.create_connection(lambda: Channel(why_ended), sock=end)
+    except BaseException:
+        end.close()
+        raise
+    return channel
 
 
 class Channel(asyncio.Protocol):

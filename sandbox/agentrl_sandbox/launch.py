@@ -35,6 +35,29 @@ _USER_IDS = range(2**30, 2**30 + 2**24)
 _INSIDE_ID = "1000"
 
 
+class Log:
+    """What a supervisor writes to standard error, in memory."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("agentrl-sandbox-log")
+        self._kept = ""
+
+    def tail(self) -> str:
+        """Return the end of it, also after `close`."""
+        if self.fd >= 0:
+            size_bytes = os.fstat(self.fd).st_size
+            tail = os.pread(self.fd, 4096, max(0, size_bytes - 4096))
+            self._kept = tail.decode(errors="replace").strip()
+        return self._kept
+
+    def close(self) -> None:
+        """Free the memory. Idempotent."""
+        self.tail()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """A supervisor that is running."""
@@ -42,20 +65,13 @@ class Started:
     process: subprocess.Popen[bytes]
     root: str
     """Where its sessions live, as it sees it."""
-    log_fd: int
-    """Its standard error, in memory."""
+    log: Log
     host_directory: str | None = None
     """To be removed at the end, when sessions live on the host."""
 
-    def log(self) -> str:
-        """Return the end of what it wrote to standard error."""
-        size_bytes = os.fstat(self.log_fd).st_size
-        tail = os.pread(self.log_fd, 4096, max(0, size_bytes - 4096))
-        return tail.decode(errors="replace").strip()
-
     def release(self) -> None:
         """Free what the host holds of a supervisor that has ended."""
-        os.close(self.log_fd)
+        self.log.close()
         if self.host_directory is not None and os.path.exists(self.host_directory):
             remove_tree(self.host_directory)
 
@@ -105,10 +121,10 @@ class ProcessLauncher:
         root = tempfile.mkdtemp(prefix="agentrl-sandbox-")
         archive = Path(root, "inside.zip")
         archive.write_bytes(bundle())
-        log_fd = os.memfd_create("agentrl-sandbox-log")
+        log = Log()
         command = [sys.executable, "-I", "-S", "-X", "utf8", str(archive)]
-        process = _popen(command, control, log_fd)
-        return Started(process, root, log_fd, host_directory=root)
+        process = _popen(command, control, log)
+        return Started(process, root, log, host_directory=root)
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
@@ -141,14 +157,14 @@ class BubblewrapLauncher:
         }
         plan_fd = _memory_file("agentrl-plan", json.dumps(plan).encode())
         script = ["-I", "-S", enter.__file__, str(plan_fd)]
-        log_fd = os.memfd_create("agentrl-sandbox-log")
+        log = Log()
         fds = (archive_fd, options_fd, plan_fd)
         try:
-            process = _popen([sys.executable, *script], control, log_fd, fds)
+            process = _popen([sys.executable, *script], control, log, fds)
         finally:
             for fd in fds:
                 os.close(fd)
-        return Started(process, "/session", log_fd)
+        return Started(process, "/session", log)
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
@@ -160,13 +176,13 @@ class BubblewrapLauncher:
 
 
 def _popen(
-    command: Sequence[str], control: socket, log_fd: int, fds: Sequence[int] = ()
+    command: Sequence[str], control: socket, log: Log, fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=control.fileno(),
         stdout=subprocess.DEVNULL,
-        stderr=log_fd,
+        stderr=log.fd,
         env={},
         cwd="/",
         pass_fds=fds,

@@ -16,7 +16,7 @@ from typing import Self
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.channel import Channel
+from agentrl_sandbox.channel import Channel, connect
 from agentrl_sandbox.inside.frames import START_S, encode
 from agentrl_sandbox.launch import Launcher, Started, launcher, stop
 from agentrl_sandbox.session import GRACE_S, Family, Session
@@ -42,16 +42,21 @@ class Supervisor:
             started = how.start(theirs)
         ours.setblocking(False)
         control = ours.dup()
-        loop = asyncio.get_running_loop()
-        why = partial(_why_dead, started)
-        _, channel = await loop.create_connection(lambda: Channel(why), sock=ours)
+        try:
+            channel = await connect(ours, partial(_why_dead, started))
+        except BaseException:
+            control.close()
+            stop(started.process)
+            started.process.wait(END_S)
+            started.release()
+            raise
         supervisor = cls(started, control, channel)
         config = {**asdict(settings.limits), "root": started.root, "isolated": how.isolated}
         try:
             await supervisor.send(encode(config))
             await channel.greeting(START_S)
         except SandboxError as error:
-            log = started.log() or str(error)
+            log = started.log.tail() or str(error)
             await supervisor.close()
             raise ConfigError(how.explain(log)) from error
         except BaseException:
@@ -111,16 +116,16 @@ class ForkServerPool:
         """
         supervisor = await self._running()
         ours, theirs = socket.socketpair()
-        loop = asyncio.get_running_loop()
         why = "the sandbox's keeper ended; the session is lost, open another one"
-        _, channel = await loop.create_connection(lambda: Channel(lambda: why), sock=ours)
-        try:
-            with theirs:
+        with theirs:
+            channel = await connect(ours, lambda: why)
+            try:
                 await supervisor.send(encode({"op": "open"}), theirs.fileno())
-            greeting = await channel.greeting(START_S + GRACE_S)
-        except BaseException:
-            channel.close()
-            raise
+                theirs.close()  # so that the keeper's end is the only one
+                greeting = await channel.greeting(START_S + GRACE_S)
+            except BaseException:
+                channel.close()
+                raise
         if "refused" in greeting:
             channel.close()
             raise ConfigError(self._launcher.explain(greeting["refused"]))
@@ -152,7 +157,7 @@ class ForkServerPool:
 
 
 def _why_dead(started: Started) -> str:
-    log = started.log()
+    log = started.log.tail()
     return "the sandbox supervisor ended" + (f": {log}" if log else "")
 
 

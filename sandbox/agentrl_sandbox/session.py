@@ -114,10 +114,13 @@ class Session:
                 raise SandboxError("this session is closed; open another one")
             try:
                 body = {**body, "session": self._number}
-                return await self._family.channel.ask(body, blob, within_s=within_s)
+                reply = await self._family.channel.ask(body, blob, within_s=within_s)
             except SandboxError:
                 self._family.channel.close()  # never reused after a missed deadline
                 raise
+        if "gone" in reply.body:
+            raise SandboxError(reply.body["gone"])
+        return reply
 
 
 def _raise_os_error(reply: Frame) -> None:

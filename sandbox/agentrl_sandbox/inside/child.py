@@ -49,11 +49,15 @@ def nonce() -> str:
 
 
 class Pipes:
-    """The channel and the output pipes of an interpreter that is about to start."""
+    """The channel and the output pipes of an interpreter that is about to start.
 
-    def __init__(self) -> None:
+    With `identify` the kernel vouches for who sends.
+    """
+
+    def __init__(self, *, identify: bool = False) -> None:
         self.ours, self._theirs = socket.socketpair()
-        self.ours.setsockopt(_SOL_SOCKET, _SO_PASSCRED, 1)
+        if identify:
+            self.ours.setsockopt(_SOL_SOCKET, _SO_PASSCRED, 1)
         self.out, self._out = os.pipe()
         self.err, self._err = os.pipe()
         os.set_blocking(self.out, False)

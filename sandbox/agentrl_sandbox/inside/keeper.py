@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
@@ -26,61 +25,13 @@ from agentrl_sandbox.inside.frames import START_S, Frame, encode
 from agentrl_sandbox.inside.interpreter import Confinement, become, send_fork
 from agentrl_sandbox.inside.link import Link
 from agentrl_sandbox.inside.output import clip
+from agentrl_sandbox.inside.state import Job, Session, Settings
 
 FORKS_MAX = 256
 """Live forks of one session; the kernel's hard limit on processes leaves room for as many."""
 _WATCH_S = 0.05
 _STATUSES = frozenset(("ok", "error", "oom", "limit"))
 _FRESH = "names are gone, files are kept, and the next cell starts in a fresh interpreter"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a keeper is told: the limits as plain numbers, and where sessions live."""
-
-    root: str
-    isolated: bool
-    wall_s: float
-    cpu_s: float
-    memory_bytes: int
-    processes: int
-    open_files: int
-    file_bytes: int
-    disk_bytes: int
-    output_bytes: int
-
-
-@dataclass
-class Job:
-    """The request a session is busy with."""
-
-    request: int
-    kind: str
-    timeout_s: float
-    started_s: float = field(default_factory=time.monotonic)
-    pipes: Pipes | None = None
-    """Of the copy, when this is a fork."""
-    copy_nonce: str = ""
-    copy_directory: str = ""
-
-    @property
-    def deadline_s(self) -> float:
-        """Return when the job must be done, on the monotonic clock."""
-        return self.started_s + self.timeout_s
-
-
-@dataclass
-class Session:
-    """One session: a directory, and an interpreter when there is one."""
-
-    id: int
-    directory: str
-    child: Child | None = None
-    job: Job | None = None
-    cpu_s: float = 0.0
-    """Used by interpreters that are dead."""
-    last_words: tuple[str, str] | None = None
-    """Status and error for the next cell, when the interpreter died between cells."""
 
 
 class Keeper:
@@ -205,6 +156,8 @@ class Keeper:
     def _close(self, request: int, body: dict[str, Any], _: bytes) -> None:
         session = self._sessions.pop(body["session"], None)
         if session is not None:
+            if session.job is not None:
+                self._reply(session.job.request, {"gone": "the session was closed meanwhile"})
             self._bury(session)
             self._remove(session.directory)
         self._reply(request, {})
@@ -250,7 +203,7 @@ class Keeper:
     def _ask_copy(self, parent: Session, copy: Session, request: int, *, keep_rng: bool) -> None:
         assert parent.child is not None
         self._allow_processes(len(self._sessions) + 2)  # the copy, and the process in between
-        pipes = Pipes()
+        pipes = Pipes(identify=True)
         job = Job(
             request,
             "fork",
@@ -508,7 +461,10 @@ class Keeper:
 
 
 def _text(value: object, limit_bytes: int) -> str | None:
-    return clip(value, limit_bytes)[0] if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    # A lone surrogate is text to Python, and to nobody who has to encode it.
+    return clip(value.encode(errors="replace").decode(), limit_bytes)[0]
 
 
 def _os_error(error: OSError) -> dict[str, Any]:

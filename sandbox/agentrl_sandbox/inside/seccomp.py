@@ -7,6 +7,7 @@ namespaces are the first.
 import errno
 import platform
 import struct
+from functools import cache
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -98,6 +99,7 @@ def _refuse(number: int = errno.EPERM) -> bytes:
     return _op(_RETURN, 0x00050000 | number)
 
 
+@cache
 def build(machine: str | None = None) -> bytes | None:
     """Return the filter for this kind of machine, or None where no table of calls exists."""
     machine = machine or platform.machine()

@@ -14,9 +14,10 @@ import traceback
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import files, kernel, processes
+from agentrl_sandbox.inside import files, kernel, processes, seccomp
 from agentrl_sandbox.inside.frames import Reader, encode
-from agentrl_sandbox.inside.keeper import Keeper, Settings
+from agentrl_sandbox.inside.keeper import Keeper
+from agentrl_sandbox.inside.state import Settings
 
 # What model-written code is likely to import: loaded once here, shared by every session.
 PRELOADED = """
@@ -143,6 +144,7 @@ def main() -> None:
     kernel.set_dumpable(False)
     for name in PRELOADED.split():
         __import__(name)
+    seccomp.build()  # once, for every interpreter
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, shared pages
     control.sendall(encode({"ready": True}))
