@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from agentrl import wiring
 from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
 from agentrl.env import Env
+from agentrl.message import Message
 from agentrl.progress import Progress
 from agentrl.rollout.demonstrations import demonstrate
 from agentrl.seeds import derive
@@ -41,11 +42,12 @@ class Policy:
 
 def load_policy(config: RunConfig, path: Path | str) -> Policy:
     """Return the policy in a Hugging Face folder or of a hub name."""
-    from agentrl.chat.tokenizer import load_tokenizer
+    from transformers import AutoTokenizer
+
     from agentrl.learn.newpolicy import load_model
 
     device = wiring.device_of(config.policy.device)
-    tokenizer = load_tokenizer(path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
     model = load_model(path, dtype=config.policy.dtype, device=device)
     return Policy(model, tokenizer, wiring.chat_format(config, tokenizer))
 
@@ -122,15 +124,19 @@ class FirstPolicy:
     def _new(
         self, section: MakePolicySection, shown: Sequence["Conversation"], scratch: Path
     ) -> Policy:
-        from agentrl.chat.tokenizer import train_tokenizer
+        from agentrl.chat.tokenizer import conversation_text, train_tokenizer
         from agentrl.learn.newpolicy import make_model
 
+        template = self.config.policy.template or "hermes"
         with self.summary.timed("new policy"):
             tokenizer = train_tokenizer(
-                [c.exchange for c in shown[:VOCABULARY_EPISODES]],
+                (
+                    conversation_text(_messages(c), c.tools, template=template)
+                    for c in shown[:VOCABULARY_EPISODES]
+                ),
                 vocab_size=section.vocab_size,
                 folder=scratch,
-                template=self.config.policy.template or "hermes",
+                template=template,
             )
             assert isinstance(tokenizer.eos_token_id, int)
             assert isinstance(tokenizer.pad_token_id, int)
@@ -166,3 +172,8 @@ class FirstPolicy:
                 on_step=on_step,
             )
         self.summary.put("warm start", {"steps": found.steps, "loss": found.last_loss})
+
+
+def _messages(conversation: "Conversation") -> tuple[Message, ...]:
+    turns = ((action.message, *answers) for action, answers in conversation.turns)
+    return (*conversation.opening, *(message for turn in turns for message in turn))

@@ -88,8 +88,8 @@ def train(
     heldout = wiring.evaluation_tasks(config, env)
     sampler = wiring.task_sampler(config, env, heldout)
     with RunFolder.open(config, resume=resume) as folder:
-        run = _train(config, folder, make_env, sampler, heldout, progress or Quiet())
-        return asyncio.run(run)
+        parts = (folder, make_env, sampler, heldout, progress or Quiet())
+        return asyncio.run(_train(config, *parts, resume=resume))
 
 
 async def _train(
@@ -99,6 +99,8 @@ async def _train(
     sampler: TaskSampler,
     heldout: Sequence[Task],
     progress: Progress,
+    *,
+    resume: bool,
 ) -> RunResult:
     summary = Summary(folder.summary)
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
@@ -132,7 +134,9 @@ async def _train(
                 )
                 with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
                     writer.truncate_after(trainer.version)
-                    check_all_read(config)
+                    if not resume:
+                        # A run that is resumed was checked when it began, and reads less of it now.
+                        check_all_read(config)
                     before, after = await loop.run(writer)
     return RunResult(
         folder=folder.path,

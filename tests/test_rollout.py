@@ -46,7 +46,13 @@ class LetterChat:
     ) -> Sequence[Letters]:
         return [Letters("prompt", ids("".join(m.text for m in messages) + ">"))]
 
-    def reply(self, messages: Sequence[Message], *, ended: bool) -> Sequence[Letters]:
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[ToolSchema] | None = None,
+    ) -> Sequence[Letters]:
         close = [] if ended else [Letters("template", (END,))]
         text = "".join(m.text for m in messages)
         return [*close, Letters("tool", ids(text)), Letters("template", ids(">"))]

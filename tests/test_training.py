@@ -85,7 +85,9 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def final_weights(result: RunResult) -> dict[str, torch.Tensor]:
-    return load_file(result.folder / "checkpoints" / f"{result.steps:06d}" / "model.safetensors")
+    return load_file(
+        result.folder / "checkpoints" / f"step-{result.steps:06d}" / "model.safetensors"
+    )
 
 
 def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
@@ -174,5 +176,5 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path: Path, root: Path) -
 
 async def _wait_for(folder: Path) -> None:
     async with asyncio.timeout(120):
-        while not (folder.exists() and list(folder.glob("0*"))):
+        while not (folder.exists() and list(folder.glob("step-*"))):
             await asyncio.sleep(0.1)

@@ -50,8 +50,9 @@ class MakePolicySection(Section):
     kv_heads: PositiveInt = 4
     head_dim: PositiveInt = 32
     intermediate_size: PositiveInt = 256
-    vocab_size: PositiveInt = 512
-    """Upper bound of the tokenizer's vocabulary."""
+    vocab_size: PositiveInt = 2048
+    """Upper bound of the tokenizer's vocabulary. Room for merges makes the text that all
+    conversations share a few tokens."""
     tie_embeddings: bool = True
 
 

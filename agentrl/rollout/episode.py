@@ -55,7 +55,13 @@ class Chat(Protocol):
         """Render the prompt of an episode."""
         ...
 
-    def reply(self, messages: Sequence[Message], *, ended: bool) -> Sequence[TokenSegment]:
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[ToolSchema] | None = None,
+    ) -> Sequence[TokenSegment]:
         """Render what follows a sampled turn, up to where the next one begins."""
         ...
 
@@ -143,7 +149,9 @@ class Episode:
             results = info.get("tool_results", ())
             self._tool_calls += len(results)
             status = ",".join(result.status for result in results)
-            for segment in self.chat.reply(observation.messages, ended=finish == "stop"):
+            for segment in self.chat.reply(
+                observation.messages, ended=finish == "stop", tools=observation.tools
+            ):
                 self._append(segment, turn=turn + 1, tool_status=status)
             if self.clock() - started > self.limits.episode_s:
                 return Truncated("seconds", self._reward)
