@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.app import main
+from agentrl.cli.eval import newest_checkpoint
 from agentrl.cli.train import show
 from agentrl.doctor import Found, examine
 from agentrl.training import RunResult
@@ -164,6 +165,9 @@ def test_eval_of_a_run_without_a_checkpoint(
     code, _, err = agentrl(capsys, "eval", str(tmp_path))
     assert code == 2
     assert f"{tmp_path} has no checkpoint to evaluate" in err
+    for step in (9, 10):
+        (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+    assert newest_checkpoint(tmp_path).name == "step-000010"
 
 
 def test_the_result_of_a_run_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,9 @@ def show_error(error: Exception) -> None:
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Write a table to stdout; its cells are shown as they are, without markup."""
     table = Table(show_edge=False, title=title or None, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    for column, heading in enumerate(headings):
+        # The first column is what gets copied: it stays on one line.
+        table.add_column(heading, overflow="fold", no_wrap=column == 0)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     out.print(table)

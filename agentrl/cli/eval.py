@@ -42,12 +42,13 @@ def evaluate(
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """Return the checkpoint of a run folder with the highest step."""
+    """Return the newest checkpoint in a run's folder."""
     from agentrl.errors import ConfigError
+    from agentrl.learn.checkpoint import latest
 
-    found = sorted((run / "checkpoints").glob("[0-9]*"))
-    if not found:
+    found = latest(run / "checkpoints")
+    if found is None:
         raise ConfigError(
             f"{run} has no checkpoint to evaluate; train it, or name one with --checkpoint"
         )
-    return found[-1]
+    return found
