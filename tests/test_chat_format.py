@@ -233,6 +233,7 @@ def test_content_makes_no_control_token(chat: ChatFormat, text: str) -> None:
             *tokens(chat.opening((Message("system", content), Message("user", content)), (tool,))),
             *tokens(chat.reply((answer, Message("user", content)), ended=True)),
             *chat.write(say(content)),
+            *chat.write(call("sum", of={content: [content]})),
         )
         return [token for token in produced if token in special]
 

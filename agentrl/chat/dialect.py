@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from agentrl.env import Action
@@ -36,4 +37,9 @@ class Dialect:
     @property
     def template(self) -> str:
         """Return the Jinja source of the shipped template."""
-        return (_DIALECTS / f"{self.name}.jinja").read_text(encoding="utf-8")
+        return _source(self.name)
+
+
+@cache
+def _source(name: str) -> str:
+    return (_DIALECTS / f"{name}.jinja").read_text(encoding="utf-8")
