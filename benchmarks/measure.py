@@ -1,5 +1,6 @@
 """One run of one contender: what it did, its wall seconds, the CPU seconds of its process tree."""
 
+import gc
 import multiprocessing
 import os
 import resource
@@ -127,10 +128,25 @@ def _measure_here(set_up: Callable[[], Run]) -> Measurement:
     run = set_up()
     calibrate()  # the first one pays for what numpy loads lazily
     before = calibrate()
-    wall, cpu = time.perf_counter(), tree_cpu_s()
-    work = run()
-    wall, cpu = time.perf_counter() - wall, tree_cpu_s() - cpu
+    with _only_own_garbage():
+        wall, cpu = time.perf_counter(), tree_cpu_s()
+        work = run()
+        wall, cpu = time.perf_counter() - wall, tree_cpu_s() - cpu
     return Measurement(work=work, wall_s=wall, cpu_s=cpu, noisy=before.disturbed(calibrate()))
+
+
+@contextmanager
+def _only_own_garbage() -> Generator[None]:
+    """Keep the garbage collector from going through what is there already.
+
+    Otherwise a run pays, now and then, for the modules and objects of everybody's set-up.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _measure_in_process(contender: Contender) -> Measurement:

@@ -1,0 +1,273 @@
+"""What the framework itself costs, with a policy and an environment that cost nothing.
+
+- A step of a tool environment around an asynchronous tool that returns a constant, and around a
+  synchronous one, which runs in a thread of its own so that it can be given up.
+- A turn of an episode: engine call, step with its deadlines, and everything recorded on the tree;
+  in short and in long conversations, because nothing may be done again for the turns before.
+- The trajectory tree: adding a node, and flattening paths into trajectories.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import agentrl
+from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
+from agentrl.message import Image, Message
+from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.task import Split, Task
+from agentrl.tool_env import ToolEnv
+from agentrl.trajectory import Finished, Leaf, Node, Source, Tree
+from benchmarks.harness import Benchmark, Contender, Run
+
+TASK = Task(prompt="What is 6 * 7?", answer="42")
+TURN_TOKENS = tuple(range(16))
+RESULT_TOKENS = tuple(range(8))
+PROMPT_TOKENS = tuple(range(64))
+SHORT_TURNS, LONG_TURNS = 8, 128
+EPISODE_STEPS = 50
+"""Of a tool environment: so many that its reset hardly counts."""
+
+
+@agentrl.tool
+async def constant(key: int) -> str:
+    """Return a constant.
+
+    Args:
+        key: Ignored.
+    """
+    return "42"
+
+
+@agentrl.tool
+def constant_in_thread(key: int) -> str:
+    """Return a constant.
+
+    Args:
+        key: Ignored.
+    """
+    return "42"
+
+
+def tool_steps(tool: Any, steps: int) -> Run:
+    """Return a run of `steps` steps of a tool environment; each calls `tool` once."""
+    env = ToolEnv(tasks=lambda split, seed: [TASK], reward=lambda task, seen: 1.0, tools=[tool])
+    action = agentrl.call(tool.__name__, key=1)
+
+    async def play() -> float:
+        for _ in range(steps // EPISODE_STEPS):
+            await env.reset(seed=0, options={"task": TASK})
+            for _ in range(EPISODE_STEPS):
+                await env.step(action)
+        await env.close()
+        return float(steps // EPISODE_STEPS * EPISODE_STEPS)
+
+    _warm_up(env)
+    return partial(_run, play)
+
+
+def tool_resets(resets: int) -> Run:
+    """Return a run of resets of a tool environment."""
+    env = ToolEnv(tasks=lambda split, seed: [TASK], reward=lambda task, seen: 1.0, tools=[constant])
+
+    async def play() -> float:
+        for _ in range(resets):
+            await env.reset(seed=0, options={"task": TASK})
+        await env.close()
+        return float(resets)
+
+    _warm_up(env)
+    return partial(_run, play)
+
+
+class Nothing(BaseEnv):
+    """An environment whose step is one constant, until the last turn."""
+
+    def __init__(self, turns: int) -> None:
+        self._left = turns
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
+        """Yield one task."""
+        return [TASK]
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Return the prompt."""
+        return Observation(TASK.messages, tools=()), {}
+
+    async def step(self, action: Action) -> Step:
+        """Count down."""
+        self._left -= 1
+        return Observation((Message("tool", "42"),)), 0.0, self._left == 0, False, {}
+
+
+class Instant:
+    """An engine that has the answer already."""
+
+    version = 0
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Return the same turn every time."""
+        n = len(TURN_TOKENS)
+        return Completion(
+            token_ids=TURN_TOKENS, logprobs=(-1.0,) * n, versions=(0,) * n, finish="stop"
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """Do nothing: no request is ever in flight."""
+
+    async def pause(self) -> None:
+        """Do nothing."""
+
+    async def resume(self) -> None:
+        """Do nothing."""
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A segment of a context."""
+
+    source: Source
+    token_ids: tuple[int, ...]
+    images: tuple[Image, ...] = ()
+
+
+class Rendered:
+    """A chat format with everything rendered and parsed beforehand."""
+
+    stop_token_ids = frozenset({TURN_TOKENS[-1]})
+    action = agentrl.call("constant", key=1)
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Sequence[Tokens]:
+        """Return the prompt."""
+        return (Tokens("prompt", PROMPT_TOKENS),)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[ToolSchema] | None = None,
+    ) -> Sequence[Tokens]:
+        """Return a tool's answer."""
+        return (Tokens("tool", RESULT_TOKENS), Tokens("template", RESULT_TOKENS[:2]))
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Return a tool call."""
+        return self.action
+
+
+def episode_turns(turns: int, in_all: int) -> Run:
+    """Return a run of `in_all` turns in episodes of `turns` turns each."""
+    limits = EpisodeLimits(max_turns=turns, context_tokens=100_000)
+
+    async def play() -> float:
+        for sample in range(in_all // turns):
+            leaf = await Episode(
+                env=Nothing(turns),
+                engine=Instant(),
+                chat=Rendered(),
+                tree=Tree(TASK),
+                sample=sample,
+                seed=0,
+                limits=limits,
+            ).run()
+            if leaf.outcome != Finished(0.0):
+                raise RuntimeError(f"an episode ended as {leaf.outcome}")
+        return float(in_all // turns * turns)
+
+    return partial(_run, play)
+
+
+def grown(turns: int, branches: int) -> Tree:
+    """Return a tree of `branches` trajectories of `turns` turns that share their prompt."""
+    tree = Tree(TASK)
+    for sample in range(branches):
+        at = tree.share(Node(parent=None, source="prompt", token_ids=PROMPT_TOKENS, turn=0))
+        for turn in range(turns):
+            at = tree.add(
+                Node(
+                    parent=at,
+                    source="sampled",
+                    token_ids=TURN_TOKENS,
+                    logprobs=(-1.0,) * len(TURN_TOKENS),
+                    versions=(0,) * len(TURN_TOKENS),
+                    turn=turn,
+                )
+            )
+            at = tree.add(Node(parent=at, source="tool", token_ids=RESULT_TOKENS, turn=turn + 1))
+        tree.end(Leaf(node=at, outcome=Finished(1.0), sample=sample))
+    return tree
+
+
+def appended_nodes(trees: int) -> Run:
+    """Return a run that grows trees; its work is nodes added."""
+    return lambda: float(sum(len(grown(SHORT_TURNS, branches=8).nodes) for _ in range(trees)))
+
+
+def flattened_tokens(times: int) -> Run:
+    """Return a run that flattens one tree again and again; its work is tokens."""
+    tree = grown(SHORT_TURNS, branches=8)
+    return lambda: float(
+        sum(len(one.token_ids) for _ in range(times) for one in tree.trajectories())
+    )
+
+
+def _warm_up(env: ToolEnv) -> None:
+    """Have the schemas of the tools made, which imports transformers in its time."""
+
+    async def begin() -> float:
+        await env.reset(seed=0, options={"task": TASK})
+        return 0.0
+
+    _run(begin)
+
+
+def _run(play: Callable[[], Coroutine[Any, Any, float]]) -> float:
+    return asyncio.run(play())
+
+
+def main() -> None:
+    """Measure, print and write."""
+    bench = Benchmark.from_command_line("overhead", __doc__)
+    size = 1 if bench.quick else 10
+    runs = bench.compare(
+        {
+            "tool step": Contender(set_up=partial(tool_steps, constant, 1_000 * size)),
+            "tool reset": Contender(set_up=partial(tool_resets, 200 * size)),
+            "thread step": Contender(set_up=partial(tool_steps, constant_in_thread, 200 * size)),
+            "short turns": Contender(set_up=partial(episode_turns, SHORT_TURNS, 1_024 * size)),
+            "long turns": Contender(set_up=partial(episode_turns, LONG_TURNS, 1_024 * size)),
+            "nodes": Contender(set_up=partial(appended_nodes, 10 * size)),
+            "tokens": Contender(set_up=partial(flattened_tokens, 10 * size)),
+        }
+    )
+    bench.cost("step of a tool environment, asynchronous tool", runs["tool step"], goal=20)
+    bench.cost("step of a tool environment, synchronous tool", runs["thread step"])
+    bench.cost("reset of a tool environment", runs["tool reset"])
+    bench.cost(f"turn of an episode of {SHORT_TURNS} turns", runs["short turns"], goal=333)
+    bench.cost(f"turn of an episode of {LONG_TURNS} turns", runs["long turns"], goal=333)
+    bench.ratio(
+        f"turns per CPU-s in {LONG_TURNS} turns",
+        runs["long turns"],
+        runs["short turns"],
+        peer=f"in {SHORT_TURNS} turns",
+        goal=0.5,
+    )
+    bench.cost("adding a node to a tree", runs["nodes"], goal=20)
+    bench.cost("flattening a token of a trajectory", runs["tokens"], goal=1)
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
