@@ -18,11 +18,11 @@ from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image, Message, ToolCall
 from agentrl.pairs import sample_pairs
 from agentrl.registry import make, register, register_tool_env, registry, spec
-from agentrl.task import Task
+from agentrl.task import Split, Task
 from agentrl.tool import ToolContext, tool
 
 if TYPE_CHECKING:
-    from agentrl.evaluate.heldout import evaluate
+    from agentrl.evaluation.policy import evaluate
     from agentrl.training import train
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Image",
     "Message",
     "Observation",
+    "Split",
     "Task",
     "ToolCall",
     "ToolContext",
@@ -50,7 +51,7 @@ __all__ = [
     "train",
 ]
 
-_LAZY = {"evaluate": "agentrl.evaluate.heldout", "train": "agentrl.training"}
+_LAZY = {"evaluate": "agentrl.evaluation.policy", "train": "agentrl.training"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,9 @@ from agentrl.errors import ConfigError
 from agentrl.seeds import derive
 from agentrl.task import Task
 
+SEARCHED = 20
+"""How many times more tasks are looked at than are wanted, before repeats count as the end."""
+
 
 class TaskSampler:
     """Hands out train tasks: the stream in its own order first, then shuffled again per epoch.
@@ -81,11 +84,18 @@ class TaskSampler:
 
 
 def heldout_tasks(env: Env, *, count: int, seed: int) -> list[Task]:
-    """Return the first `count` held-out tasks, or all when there are fewer."""
-    tasks = list(islice(env.tasks("heldout", seed=seed), count))
+    """Return the first `count` different held-out tasks, or all when there are fewer.
+
+    An endless stream of few problems is searched for `SEARCHED` times as many tasks.
+    """
+    tasks: dict[str, Task] = {}
+    for task in islice(env.tasks("heldout", seed=seed), SEARCHED * count):
+        tasks.setdefault(task.fingerprint, task)
+        if len(tasks) == count:
+            break
     if not tasks:
         raise ConfigError(
             "the environment yields no held-out task; check env.kwargs, and that its tasks() "
             'yields some for the split "heldout"'
         )
-    return tasks
+    return list(tasks.values())

@@ -13,7 +13,7 @@
     8     loss, gradient, weights, version+1    learn/loss.py, correction.py, trainer.py
     9     weights into the engine               PolicyEngine.load, in `_Loop._step` below
 
-Beside the flow: first_policy.py (where the weights come from), evaluate/ (how good they are),
+Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
 wiring.py (config sections to parts), run_folder.py, summary.py and metrics.py (what stays on disk).
 
 Decisions are pure functions over frozen values (scheduler, advantage, loss, correction); the loops
@@ -33,8 +33,8 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
 from agentrl.env import Env
-from agentrl.evaluate.heldout import Evaluation
-from agentrl.first_policy import FirstPolicy
+from agentrl.evaluation.heldout import Evaluation
+from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.progress import Phase, Progress, Quiet
@@ -92,6 +92,30 @@ def train(
         return asyncio.run(_train(config, *parts, resume=resume))
 
 
+def warmstart(config: RunConfig, *, progress: Progress | None = None) -> Path:
+    """Make the first policy of `config` and no more; return its Hugging Face folder."""
+    wiring.use_threads(config.run.threads)
+    with RunFolder.open(config, resume=False) as folder:
+        summary = Summary(folder.summary)
+        asyncio.run(_first_policy(config, folder, summary, progress or Quiet()))
+        return folder.policy
+
+
+async def _first_policy(
+    config: RunConfig, folder: RunFolder, summary: Summary, progress: Progress
+) -> Policy:
+    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+        async with run_scope():
+            first = FirstPolicy(
+                config=config,
+                folder=folder.policy,
+                make_env=wiring.env_factory(config),
+                summary=summary,
+                progress=progress,
+            )
+            return await first.open()
+
+
 async def _train(
     config: RunConfig,
     folder: RunFolder,
@@ -105,14 +129,7 @@ async def _train(
     summary = Summary(folder.summary)
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
         async with run_scope():
-            first = FirstPolicy(
-                config=config,
-                folder=folder.policy,
-                make_env=make_env,
-                summary=summary,
-                progress=progress,
-            )
-            policy = await first.open()
+            policy = await _first_policy(config, folder, summary, progress)
             trainer = wiring.trainer(config, policy.model)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
             sampler.skip(checkpoints.restore(trainer))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.config.run import RunConfig, SandboxSection
 from agentrl.env import Env
-from agentrl.evaluate.heldout import Evaluation
+from agentrl.evaluation.heldout import Evaluation
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
 from agentrl.rollout.episode import Chat, EpisodeLimits

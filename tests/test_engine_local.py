@@ -86,9 +86,11 @@ async def test_bits_do_not_depend_on_what_was_cached(
     whole = GenerateRequest(
         id="whole", prompt=prompt_of(prompt_tokens), max_new_tokens=count, seed=5
     )
-    noise = requests(6, seed=2, max_new_tokens=60)
+    longer = GenerateRequest(id="longer", prompt=prompt_of(430, seed=1), max_new_tokens=200)
+    others = requests(5, seed=2, max_new_tokens=60)
     async with LocalEngine(shared(name), slots=8, context_tokens=640) as engine:
-        want = (await all_of(engine, [whole, *noise]))[0]
+        # The longer one sits in the next slot, so that one attention call pads for both.
+        want = (await all_of(engine, [whole, longer, *others]))[0]
     async with LocalEngine(shared(name), slots=2, context_tokens=640) as engine:
         for cut in cuts:
             rest = replace(whole, prompt=whole.prompt + want.token_ids[:cut], max_new_tokens=25)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentrl.evaluate.interval import Estimate, mean_estimate, rate_estimate
-from agentrl.evaluate.student import two_sided_t
+from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.student import two_sided_t
 
 CONFIDENCE = 0.95
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.evaluate.passk import pass_at_k
+from agentrl.evaluation.passk import pass_at_k
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.evaluate.interval import mean_estimate, rate_estimate
-from agentrl.evaluate.report import HEADINGS, Report
+from agentrl.evaluation.interval import mean_estimate, rate_estimate
+from agentrl.evaluation.report import HEADINGS, Report
 from agentrl.task import Task
 from agentrl.trajectory import (
     Failed,

@@ -83,6 +83,17 @@ def test_fewer_held_out_tasks_than_wanted_are_all_of_them() -> None:
     assert len(heldout_tasks(numbers(1, 3), count=5, seed=0)) == 3
 
 
+def test_held_out_tasks_are_different_problems() -> None:
+    class Repeats(Numbers):
+        def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
+            for i in count():
+                yield Task(prompt=f"{i % 7}", answer="", id=str(i))
+
+    env: Env = Repeats(None)  # pyright: ignore[reportAssignmentType]
+    assert [t.id for t in heldout_tasks(env, count=5, seed=0)] == ["0", "1", "2", "3", "4"]
+    assert len(heldout_tasks(env, count=50, seed=0)) == 7
+
+
 @given(st.text(min_size=1))
 def test_a_problem_is_always_in_the_same_split(text: str) -> None:
     assert split_of(text) == split_of(text)

@@ -187,3 +187,17 @@ async def test_code_that_breaks_forking_harms_itself_only(how: SandboxSettings) 
     assert (await session.exec("1")).value == "1"
     assert (await other.exec("1")).value == "1"
     await pool.close()
+
+
+@both
+async def test_a_copy_that_dies_while_its_original_lives_is_named_rightly(
+    how: SandboxSettings,
+) -> None:
+    """Kills: leaving the copy a child of its original, where the keeper cannot learn its end."""
+    pool = open_pool(how)
+    session = await pool.open()
+    copy = await session.fork()
+    result = await copy.exec("import os; os._exit(3)")
+    assert (result.status, "exit status 3" in (result.error or "")) == ("crash", True), result
+    assert (await session.exec("1 + 1")).value == "2"
+    await pool.close()

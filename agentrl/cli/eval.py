@@ -27,15 +27,15 @@ def evaluate(
     """Evaluate a policy on held-out tasks."""
     from agentrl.atomic import write_json
     from agentrl.config.load import load_config
-    from agentrl.evaluate import heldout
-    from agentrl.evaluate.report import HEADINGS
+    from agentrl.evaluation import policy
+    from agentrl.evaluation.report import HEADINGS
 
     if target.is_dir():
         checkpoint = checkpoint or newest_checkpoint(target)
         target = target / "config.yaml"
     config = load_config(target, overrides or ())
     with watch(err) as progress:
-        report = heldout.evaluate(config, checkpoint=checkpoint, progress=progress)
+        report = policy.evaluate(config, checkpoint=checkpoint, progress=progress)
     show_table(HEADINGS, report.rows())
     if json is not None:
         write_json(json, report.to_json())

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.evaluate.student import two_sided_t
+from agentrl.evaluation.student import two_sided_t
 
 PRIOR_TASKS = 0.5
 """Weight, in tasks, of the belief that all trajectories of a task end alike. It matters only while

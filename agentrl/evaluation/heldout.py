@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl.evaluate.report import Report
+from agentrl.evaluation.report import Report
 from agentrl.policy import Sampling
 from agentrl.progress import Progress
 from agentrl.task import Task

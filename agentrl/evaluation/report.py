@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from agentrl.errors import ConfigError
-from agentrl.evaluate.interval import Estimate
-from agentrl.evaluate.passk import pass_at_k
-from agentrl.evaluate.scores import Rules, Scores, score
+from agentrl.evaluation.interval import Estimate
+from agentrl.evaluation.passk import pass_at_k
+from agentrl.evaluation.scores import Rules, Scores, score
 from agentrl.trajectory import Trajectory
 
 HEADINGS = ("figure", "value", "interval", "tasks")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agentrl.evaluate.interval import Estimate, mean_estimate, rate_estimate
-from agentrl.evaluate.passk import pass_at_k
+from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.passk import pass_at_k
 from agentrl.trajectory import Failed, Finished, Outcome, Trajectory, Truncated, reward_of
 
 

@@ -1,0 +1,56 @@
+"""Evaluation on its own: any policy of a config, on the config's held-out tasks."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl import wiring
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.evaluation.report import Report
+from agentrl.first_policy import load_policy
+from agentrl.progress import Progress, Quiet
+from agentrl.sandbox import using_sandbox
+from agentrl.scope import run_scope
+
+
+def evaluate(
+    config: RunConfig | Path | str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    checkpoint: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Evaluate a policy on the held-out tasks of `config`.
+
+    The policy is `checkpoint`, or the newest one of the run that `config` describes, or
+    `policy.path`. The tasks and the sampling noise are those of the run's own evaluations.
+    """
+    if not isinstance(config, RunConfig):
+        config = load_config(config, overrides or {})
+    path = checkpoint or _newest(config) or config.policy.path
+    if path is None:
+        raise ConfigError(
+            f"there is no policy to evaluate: {config.run.folder / config.run.name} holds no "
+            "checkpoint and policy.path is not set; train first, or name a checkpoint"
+        )
+    wiring.use_threads(config.run.threads)
+    return asyncio.run(_evaluate(config, path, progress or Quiet()))
+
+
+def _newest(config: RunConfig) -> Path | None:
+    from agentrl.learn.checkpoint import latest
+
+    return latest(config.run.folder / config.run.name / "checkpoints")
+
+
+async def _evaluate(config: RunConfig, path: Path | str, progress: Progress) -> Report:
+    make_env = wiring.env_factory(config)
+    heldout = wiring.evaluation_tasks(config, make_env())
+    policy = load_policy(config, path)
+    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+        async with run_scope(), wiring.engine(config, policy.model) as engine:
+            rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
+            return await wiring.evaluation(config, heldout).run(rollouts, progress)
