@@ -44,7 +44,10 @@ class Model:
 async def test_sessions_behave_like_separate_copies(
     how: SandboxSettings, operations: list[tuple[str, int, int]]
 ) -> None:
-    """Kills: a shared directory, a shared channel, a fork that ends with its original."""
+    """Kills: a channel shared with the original, a copy that ends with its original.
+
+    A shared directory is found only by some draws; the test of directories below always finds it.
+    """
     pool = open_pool(how)
     try:
         models = [await _start(await pool.open())]
@@ -125,6 +128,7 @@ async def test_a_session_with_threads_is_not_forked(how: SandboxSettings) -> Non
 
 @both
 async def test_directory_and_working_directory_are_copied(how: SandboxSettings) -> None:
+    """Kills: a copy that stays in the directory of its original."""
     pool = open_pool(how)
     session = await pool.open()
     code = """
