@@ -13,7 +13,7 @@ import torch
 
 from agentrl.engine.fallback import FallbackDecoder
 from agentrl.engine.llama import LlamaDecoder
-from agentrl.engine.local import LocalEngine
+from agentrl.engine.local import TURNS, LocalEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from tests.engine_models import (
@@ -30,7 +30,7 @@ from tests.engine_models import (
 
 async def turns(count: int) -> None:
     """Let the engine take about so many steps."""
-    for _ in range(count):
+    for _ in range(count * TURNS):
         await asyncio.sleep(0)
 
 
@@ -296,6 +296,14 @@ async def test_stop_tokens_and_stop_strings() -> None:
             done = await engine.generate(replace(request, stop_strings=("never!", string)))
             assert (done.token_ids, done.finish) == (whole.token_ids[:end], "stop")
             assert len(done.logprobs) == end
+
+
+async def test_half_precision_stays_close() -> None:
+    request = GenerateRequest(id="1", prompt=prompt_of(90), max_new_tokens=40)
+    dtype = torch.bfloat16
+    async with LocalEngine(shared("qwen3"), context_tokens=256, dtype=dtype) as engine:
+        done = await engine.generate(request)
+    assert 1e-6 < gap_nats(shared("qwen3"), request, done) < 0.1
 
 
 async def test_the_context_limit_ends_a_completion() -> None:
