@@ -14,6 +14,7 @@ PUBLIC = [
     "Image",
     "Message",
     "Observation",
+    "Split",
     "Task",
     "ToolCall",
     "ToolContext",
