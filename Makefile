@@ -31,6 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 quickstart: venv ## Train a tiny agent to use a tool, and evaluate it before and after
+	rm -rf runs/quickstart
 	$(QUICKSTART)
 
 test: venv ## Run the tests

@@ -146,7 +146,7 @@ class _Registry(Mapping[str, EnvSpec]):
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
         if known is None:
-            from agentrl.gymnasium_env import show_to_gymnasium
+            from agentrl.gym.synchronous import show_to_gymnasium
 
             show_to_gymnasium(env_spec.id)
 
@@ -221,7 +221,7 @@ def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
     if not colon:
         return _registry.find(id)
     if module == "gymnasium":
-        point = "agentrl.gymnasium_text:GymnasiumTextEnv"
+        point = "agentrl.gym.text_env:GymnasiumTextEnv"
         return EnvSpec(id=id, entry_point=point, kwargs={"id": rest}), point
     if EnvId.is_id(rest):
         _import(module, id)

@@ -17,13 +17,8 @@ from hypothesis import strategies as st
 import agentrl
 from agentrl.env import Action, Env, Observation, call, say
 from agentrl.errors import ConfigError
-from agentrl.gymnasium_env import SynchronousEnv, show_to_gymnasium
-from agentrl.message import Image, Message, ToolCall
-from agentrl.sandbox import SandboxSettings, sandbox_settings, using_sandbox
-from agentrl.scope import run_scope, shared
-from agentrl.task import Split, Task
-from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
-from agentrl.text_form import (
+from agentrl.gym.synchronous import SynchronousEnv, show_to_gymnasium
+from agentrl.gym.text_form import (
     action_of,
     action_space,
     action_text,
@@ -31,6 +26,11 @@ from agentrl.text_form import (
     observation_space,
     observation_text,
 )
+from agentrl.message import Image, Message, ToolCall
+from agentrl.sandbox import SandboxSettings, sandbox_settings, using_sandbox
+from agentrl.scope import run_scope, shared
+from agentrl.task import Split, Task
+from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
 
 
 @agentrl.tool

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import agentrl
 from agentrl.env import Action, call, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported
-from agentrl.gymnasium_text import GymnasiumTextEnv
-from agentrl.space_words import action_words, read_action
+from agentrl.gym.space_words import action_words, read_action
+from agentrl.gym.text_env import GymnasiumTextEnv
 from agentrl.task import Task
 from agentrl.testing import check_env
 

@@ -80,7 +80,7 @@ def test_what_a_module_fails_to_import_is_the_error_to_see(module: str) -> None:
 
 
 def test_gymnasiums_environments_have_a_prefix() -> None:
-    from agentrl.gymnasium_text import GymnasiumTextEnv
+    from agentrl.gym.text_env import GymnasiumTextEnv
 
     assert isinstance(make("gymnasium:FrozenLake-v1"), GymnasiumTextEnv)
     assert spec("gymnasium:FrozenLake-v1").kwargs == {"id": "FrozenLake-v1"}

@@ -14,6 +14,7 @@ class GrpoAdvantage(Section):
     normalise_std: bool = True
     """Off gives Dr.GRPO's centred reward."""
     epsilon: PositiveFloat = 1e-6
+    """Added to the standard deviation."""
     singleton: Literal["zero", "raw"] = "zero"
     """Advantage of a group of one trajectory."""
 
@@ -23,7 +24,9 @@ class PpoClipLoss(Section):
 
     name: Literal["ppo_clip"] = "ppo_clip"
     clip_low: float = Field(default=0.2, ge=0, le=1)
+    """A ratio below 1 - this earns nothing more."""
     clip_high: float = Field(default=0.2, ge=0)
+    """A ratio above 1 + this earns nothing more."""
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bound of the ratio for negative advantages; null turns it off."""
 
@@ -39,6 +42,7 @@ class TruncatedCorrection(Section):
 
     name: Literal["tis"] = "tis"
     level: Literal["token", "sequence"] = "token"
+    """A weight per token, or the product over a trajectory for all its tokens."""
     cap: PositiveFloat = 2.0
     """Weights above it are cut to it."""
 
@@ -50,12 +54,13 @@ class AdamWSection(Section):
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: PositiveFloat = 1e-8
     weight_decay: float = Field(default=0.0, ge=0)
+    """On every parameter, norms and embeddings too; no decay in a step without credit."""
     warmup_steps: int = Field(default=0, ge=0)
+    """Updates until the full rate; the first one already moves."""
     max_grad_norm: PositiveFloat = 1.0
+    """A longer gradient is shortened to this."""
 
 
-Advantage = Annotated[GrpoAdvantage, Field(discriminator="name")]
-Loss = Annotated[PpoClipLoss, Field(discriminator="name")]
 Correction = Annotated[NoCorrection | TruncatedCorrection, Field(discriminator="name")]
 
 
@@ -70,11 +75,12 @@ class LearnSection(Section):
         "seq-mean-token-sum",
         "seq-mean-token-mean",
     ] = "token-mean"
-    """How token losses become one number; counts are those of the whole batch."""
+    """How token losses become one number; counts are those of the whole optimiser step."""
     minibatches: PositiveInt = 1
-    """Optimiser steps per batch."""
+    """Optimiser steps per pass over the batch; each takes an equal share of its trajectories."""
     epochs: PositiveInt = 1
     """Passes over the batch."""
     micro_batch_tokens: PositiveInt = 8192
-    """Most padded tokens in one forward pass; never changes the result."""
+    """Most padded tokens in one forward pass, at least `engine.context_tokens`; never changes the
+    result."""
     optimizer: AdamWSection = AdamWSection()

@@ -1,7 +1,7 @@
 """Every agentrl environment as a synchronous `gymnasium.Env`, with text on both sides.
 
 `agentrl.register` shows an environment to Gymnasium at once; `agentrl.gymnasium_envs` shows those
-of installed distributions. The other direction is `agentrl.gymnasium_text`.
+of installed distributions. The other direction is `agentrl.gym.text_env`.
 """
 
 import weakref
@@ -12,17 +12,17 @@ import gymnasium
 
 from agentrl.env import Env, Info, Observation
 from agentrl.errors import ConfigError
-from agentrl.loop_thread import LoopThread
-from agentrl.text_form import action_of, action_space, observation_space, observation_text
+from agentrl.gym.loop_thread import LoopThread
+from agentrl.gym.text_form import action_of, action_space, observation_space, observation_text
 
 T = TypeVar("T")
-_ENTRY_POINT = "agentrl.gymnasium_env:synchronous"
+_ENTRY_POINT = "agentrl.gym.synchronous:synchronous"
 
 
 class SynchronousEnv(gymnasium.Env[str, str]):
     """Runs an agentrl environment on an event loop of its own, which `close` ends.
 
-    Observations and actions are texts, see `agentrl.text_form`. `info["tool_results"]` has no
+    Observations and actions are texts, see `agentrl.gym.text_form`. `info["tool_results"]` has no
     timings, so that equal episodes have equal infos. `timeout_s` bounds every call.
     """
 

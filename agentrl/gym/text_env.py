@@ -2,7 +2,7 @@
 
 `agentrl.make("gymnasium:FrozenLake-v1")` is the short way. Text spaces are passed through;
 `Discrete`, `MultiDiscrete` and tuples of them are told as text. The other direction is
-`agentrl.gymnasium_env`.
+`agentrl.gym.synchronous`.
 """
 
 import copy
@@ -15,15 +15,15 @@ import gymnasium
 
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.errors import ConfigError, ForkUnsupported
+from agentrl.gym.space_words import action_words, check_words, read_action, state_words
+from agentrl.gym.toy_text import WORDINGS, Wording
 from agentrl.message import Message
 from agentrl.rewards import answers
 from agentrl.seeds import derive
-from agentrl.space_words import action_words, check_words, read_action, state_words
 from agentrl.task import Split, Task, split_of
 from agentrl.task_choice import choose_task
 from agentrl.thread import in_thread
 from agentrl.tool_env import checked_reward
-from agentrl.toy_text import WORDINGS, Wording
 
 GymEnv = gymnasium.Env[Any, Any]
 Describe = Callable[[Any, Any], str]
