@@ -106,9 +106,9 @@ def test_a_context_without_a_prompt_is_refused() -> None:
 
 
 def test_an_idle_row_has_no_credit_under_its_mask() -> None:
-    sample = sample_of(*SHORT)
-    assert Row(sample, np.array([5.0, 0.0, 5.0])).is_idle
-    assert not Row(sample, np.array([0.0, 1e-9, 0.0])).is_idle
+    sample = sample_of(*LONG)  # sampled are the third, fourth and sixth token
+    assert Row(sample, np.array([5.0, 5.0, 0.0, 0.0, 5.0, 0.0, 5.0])).is_idle
+    assert not Row(sample, np.array([0.0, 0.0, 0.0, 1e-9, 0.0, 0.0, 0.0])).is_idle
 
 
 def test_plan_puts_equal_lengths_together_up_to_the_limit() -> None:

@@ -2,10 +2,10 @@
 
 - head one position off; temperature dropped, or multiplied in place of divided; entropy of the
   wrong sign: comparison with the plain full forward pass
-- counts per micro-batch: micro-batch invariance; mask dropped in the loss: bit-identity property
+- counts per micro-batch: micro-batch invariance; both `where(mask)` dropped: bit-identity test
 - proximal log-probs placed one token off; recomputed pass left out or taken at every step;
   correction weights not applied, or of 1/ratio; behaviour taken for proximal: decoupled identities
-- update skipped for live rows, made for idle ones; weight decay on idle steps; version not raised
+- update skipped for live rows, made or differentiated for idle ones; version not raised
 - warm-up off by one; no clipping of the norm: optimiser tests
 """
 
@@ -160,7 +160,9 @@ def test_the_head_at_positions_gives_the_gradient_of_the_full_forward_pass() -> 
     assert_same_direction(found[0], found[1])
 
 
-def test_a_model_that_caps_its_logits_takes_the_full_forward_pass() -> None:
+# A cap of 1 shows in a trial; one of a million shows in the config only.
+@pytest.mark.parametrize("cap", [1.0, 1e6])
+def test_a_model_that_caps_its_logits_takes_the_full_forward_pass(cap: float) -> None:
     config = Gemma2Config(
         vocab_size=VOCABULARY,
         hidden_size=16,
@@ -169,7 +171,7 @@ def test_a_model_that_caps_its_logits_takes_the_full_forward_pass() -> None:
         num_key_value_heads=1,
         head_dim=8,
         intermediate_size=32,
-        final_logit_softcapping=1.0,
+        final_logit_softcapping=cap,
     )
     assert head_is_plain(model_of())
     assert not head_is_plain(Gemma2ForCausalLM(config).eval())
@@ -379,6 +381,13 @@ def test_metrics_of_a_step_golden() -> None:
     assert {"loss", "entropy", "grad/norm", "tis/ess", "ratio/clip_fraction"} <= metrics.keys()
 
 
+def test_a_group_is_without_credit_if_nobody_in_it_has_any() -> None:
+    # Rewards 0, 1, 2: the one in the middle has no credit, its group has.
+    trees = trees_of(1, group=3) + trees_of(1, group=1)
+    metrics = Trainer(model_of(), LearnSection(), seed=0).step(trees)
+    assert metrics["advantage/zero_fraction"] == 0.5
+
+
 def weights_of(trainer: Trainer) -> list[Tensor]:
     """Return a copy of the weights."""
     return [value.clone() for value in trainer.weights().values()]
@@ -398,7 +407,10 @@ def test_a_step_of_equal_rewards_moves_nothing_but_the_version() -> None:
         equal.add(node)
     for leaf in trees[0].leaves:
         equal.end(Leaf(node=leaf.node, outcome=Finished(0.3), sample=leaf.sample))
+    calls = Calls(trainer.model)
     metrics = trainer.step([equal])
+    assert (calls.with_grad, calls.without) == (0, 1)
+    assert trainer.optimizer.updates == metrics["optimizer/updates"] == 1
     assert all(map(torch.equal, before, weights_of(trainer)))
     assert all(torch.equal(v, trainer.optimizer.state()[k]) for k, v in moments.items())
     assert trainer.version == 2
