@@ -1,6 +1,11 @@
 """The local engine: exact log-probs, whatever is in the batch, and nobody is left waiting.
 
-Mutations seen caught here are listed at the end of the file.
+Mutants seen caught: keys kept after a load, a copied prefix one key short, keys padded to any
+multiple of 64, rows not padded to four, noise by place in the completion, log-probs of the raw
+logits, versions stamped at the end, query heads not regrouped, RoPE not interleaved, query biases
+not permuted, key norms taken for query norms, weights not copied, a mask that hides the own key, a
+freed or cancelled request that keeps its slot, a failure or a close that leaves callers waiting, a
+prefill that starves short prompts, a fallback that cuts its cache wrongly.
 """
 
 import asyncio
