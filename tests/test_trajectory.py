@@ -93,7 +93,7 @@ def test_samples_come_in_their_own_order_whatever_ended_first() -> None:
 )
 def test_a_node_refuses_tokens_without_their_record(broken: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Node(**({"parent": None, "token_ids": (1, 2), "turn": 0} | broken))
+        Node(parent=None, token_ids=(1, 2), turn=0, **broken)
 
 
 def test_unknown_parents_and_leaves_are_refused() -> None:

@@ -3,7 +3,7 @@
     contract        check           implementation
     Env             check_env       ScriptedEnv
     Tool            check_tool      (a plain function)
-    Sandbox         check_sandbox   agentrl_sandbox's bare process
+    SandboxPool     check_sandbox   InMemorySandboxPool
     PolicyEngine    check_engine    ScriptedEngine
 
 A check raises `CheckError`, which names the promise. Nothing here needs pytest.
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentrl.testing.engine import ScriptedEngine, check_engine
     from agentrl.testing.env import check_env
-    from agentrl.testing.sandbox import check_sandbox
+    from agentrl.testing.sandbox import InMemorySandboxPool, check_sandbox
     from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
     from agentrl.testing.tool import check_tool
 
 __all__ = [
+    "InMemorySandboxPool",
     "ScriptedEngine",
     "ScriptedEnv",
     "ScriptedTurn",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "InMemorySandboxPool": "agentrl.testing.sandbox",
     "ScriptedEngine": "agentrl.testing.engine",
     "ScriptedEnv": "agentrl.testing.scripted_env",
     "ScriptedTurn": "agentrl.testing.scripted_env",
