@@ -47,8 +47,8 @@ HEAVY_ROOMS = (
     "agentrl.engine",
     "agentrl.gymnasium_",
     "agentrl.learn",
-    "agentrl.space_words",
-    "agentrl.text_form",
+    "agentrl.gym.space_words",
+    "agentrl.gym.text_form",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""
