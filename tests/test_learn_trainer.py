@@ -110,16 +110,24 @@ def rows_of(trees: Sequence[Tree]) -> list[Row]:
 def gradients(
     model: PreTrainedModel, rows: Sequence[Row], config: LearnSection, *, limit_tokens: int = 8192
 ) -> Tensor:
-    """Return the gradient of one optimiser step on these rows, as one vector."""
+    """Return the gradient of one optimiser step on these rows, and its loss, as one vector."""
     model.zero_grad(set_to_none=True)
+    total = torch.zeros(1)
     policy = PolicyGradient(model, config, temperature=1.0, head_at_positions=True)
     counts = Counts.of(row.sample.sampled_tokens for row in rows)
     for batch in micro_batches(rows, limit_tokens=limit_tokens, device=CPU):
-        policy.loss(batch, counts=counts, tally=Tally(), measure_gap=True).backward()
+        loss = policy.loss(batch, counts=counts, tally=Tally(), measure_gap=True)
+        loss.backward()
+        total += loss.detach()
+    return torch.cat([gradient_of(model), total])
+
+
+def gradient_of(model: PreTrainedModel) -> Tensor:
+    """Return the gradient the model holds, as one vector."""
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def assert_same_direction(found: Tensor, expected: Tensor) -> None:
+def assert_close(found: Tensor, expected: Tensor) -> None:
     """Assert two gradients equal to float32's rounding of a sum."""
     assert (found - expected).norm() <= 2e-6 * expected.norm()
     assert expected.norm() > 1e-3
@@ -154,10 +162,8 @@ def test_the_head_at_positions_gives_the_gradient_of_the_full_forward_pass() -> 
         model.zero_grad(set_to_none=True)
         scores = score(model, tokens, temperature=1.0, head_at_positions=head_at_positions)
         scores.logprobs.sum().backward()
-        found.append(
-            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        )
-    assert_same_direction(found[0], found[1])
+        found.append(gradient_of(model))
+    assert_close(found[0], found[1])
 
 
 # A cap of 1 shows in a trial; one of a million shows in the config only.
@@ -202,14 +208,14 @@ def test_micro_batching_never_changes_the_gradient(limit: int, how: str, seed: i
     rows = rows_of(trees_of(2, seed=seed, gap=0.5))
     config = LearnSection.model_validate({"aggregation": how})
     whole = gradients(model, rows, config, limit_tokens=10**6)
-    assert_same_direction(gradients(model, rows, config, limit_tokens=limit), whole)
+    assert_close(gradients(model, rows, config, limit_tokens=limit), whole)
 
 
 def test_members_of_a_group_may_come_in_any_order() -> None:
     model = model_of()
     rows = rows_of(trees_of(gap=0.5))
     expected = gradients(model, rows, LearnSection())
-    assert_same_direction(gradients(model, rows[::-1], LearnSection()), expected)
+    assert_close(gradients(model, rows[::-1], LearnSection()), expected)
 
 
 def test_one_optimiser_step_needs_no_proximal_pass() -> None:
@@ -217,7 +223,7 @@ def test_one_optimiser_step_needs_no_proximal_pass() -> None:
     rows = rows_of(trees_of(gap=0.5))
     scored = with_proximal(model, rows, temperature=1.0, limit_tokens=8192, head_at_positions=True)
     config = LearnSection()
-    assert_same_direction(gradients(model, rows, config), gradients(model, scored, config))
+    assert_close(gradients(model, rows, config), gradients(model, scored, config))
 
 
 def test_proximal_log_probs_stand_at_their_tokens() -> None:
@@ -246,7 +252,7 @@ def policy_gradient(model: PreTrainedModel, rows: Sequence[Row], cap: float) -> 
             weight = min(math.exp(gap), cap) if math.isfinite(gap) else 1.0
             total = total - weight * row.advantages[t] * log
     (total / sum(row.sample.sampled_tokens for row in rows)).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return gradient_of(model)
 
 
 @pytest.mark.parametrize("cap", [2.0, 0.5])
@@ -254,7 +260,7 @@ def test_where_current_is_proximal_the_gradient_is_weight_times_policy_gradient(
     model = model_of()
     rows = rows_of(trees_of(gap=1.0))
     config = LearnSection(correction=TruncatedCorrection(cap=cap))
-    assert_same_direction(gradients(model, rows, config), policy_gradient(model, rows, cap))
+    assert_close(gradients(model, rows, config)[:-1], policy_gradient(model, rows, cap))
 
 
 def test_where_behaviour_is_proximal_the_decoupled_loss_is_plain_ppo() -> None:
@@ -267,7 +273,7 @@ def test_where_behaviour_is_proximal_the_decoupled_loss_is_plain_ppo() -> None:
         row.sample.behaviour[:] = row.proximal
     decoupled = gradients(model, rows, LearnSection(correction=TruncatedCorrection(cap=5.0)))
     plain = gradients(model, rows, LearnSection(correction=NoCorrection()))
-    assert_same_direction(decoupled, plain)
+    assert_close(decoupled, plain)
 
 
 def test_without_correction_the_behaviour_policy_is_the_proximal_one() -> None:
@@ -275,10 +281,11 @@ def test_without_correction_the_behaviour_policy_is_the_proximal_one() -> None:
     rows = rows_of(trees_of(gap=1.0))
     loose = PpoClipLoss(clip_low=1.0, clip_high=1e9, dual_clip=None)
     config = LearnSection(correction=NoCorrection(), loss=loose)
+    expected = policy_gradient(model, rows, math.inf)
     # Unclipped, the gradient of the ratio pi / mu is that of an uncapped weight.
-    assert_same_direction(gradients(model, rows, config), policy_gradient(model, rows, math.inf))
+    assert_close(gradients(model, rows, config)[:-1], expected)
     clipped = gradients(model, rows, LearnSection(correction=NoCorrection()))
-    assert (clipped - policy_gradient(model, rows, math.inf)).norm() > 1e-3
+    assert (clipped[:-1] - expected).norm() > 1e-3
 
 
 def test_missing_behaviour_log_probs_weigh_one() -> None:
@@ -289,7 +296,7 @@ def test_missing_behaviour_log_probs_weigh_one() -> None:
         for row in rows:
             row.sample.behaviour[:] = random.choice([math.nan, math.inf, -math.inf])
         found = gradients(model, rows, LearnSection(correction=correction))
-        assert_same_direction(found, policy_gradient(model, rows, 2.0))
+        assert_close(found[:-1], policy_gradient(model, rows, 2.0))
 
 
 class Calls:
@@ -475,7 +482,7 @@ def test_the_first_adamw_update_is_what_the_formula_says() -> None:
     before = weight.detach().clone()
     gradients(trainer.model, rows_of(trees_of()), config)
     assert weight.grad is not None
-    norm = torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+    norm = gradient_of(trainer.model)
     g = weight.grad * min(1.0, 0.5 / norm.norm().item())
     expected = before - 0.01 * (g / (g.abs() + 1e-2) + 0.1 * before)
     metrics = trainer.step(trees_of())
