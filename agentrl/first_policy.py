@@ -7,19 +7,22 @@ that is resumed finds it there.
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from agentrl import wiring
 from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
 from agentrl.env import Env
+from agentrl.errors import CancelledRollout
 from agentrl.message import Message
 from agentrl.progress import Progress
 from agentrl.rollout.demonstrations import demonstrate
 from agentrl.seeds import derive
 from agentrl.summary import Summary
-from agentrl.thread import in_thread_to_the_end
+from agentrl.thread import in_stoppable_thread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,7 +89,7 @@ class FirstPolicy:
             policy = load_policy(self.config, section.path)
         if warmstart is not None:
             with self.summary.timed("warm start"):
-                await in_thread_to_the_end(self._warm, policy, warmstart, shown)
+                await in_stoppable_thread(partial(self._warm, policy, warmstart, shown))
         return policy
 
     async def _conversations(self, section: WarmstartSection | None) -> Sequence["Conversation"]:
@@ -151,7 +154,11 @@ class FirstPolicy:
         return Policy(model, tokenizer, wiring.chat_format(self.config, tokenizer))
 
     def _warm(
-        self, policy: Policy, section: WarmstartSection, shown: Sequence["Conversation"]
+        self,
+        policy: Policy,
+        section: WarmstartSection,
+        shown: Sequence["Conversation"],
+        stop: Event,
     ) -> None:
         from agentrl.learn.demonstrate import demonstrations
         from agentrl.learn.warmstart import warmstart
@@ -162,6 +169,8 @@ class FirstPolicy:
 
             def on_step(step: int, loss: float, tokens: int) -> None:
                 del step, tokens
+                if stop.is_set():
+                    raise CancelledRollout("the warm start was stopped")
                 phase.advance(1, {"loss": loss})
 
             found = warmstart(

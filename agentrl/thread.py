@@ -60,3 +60,18 @@ async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwa
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise
+
+
+async def in_stoppable_thread(function: Callable[[threading.Event], R], /) -> R:
+    """Run a function in a thread; a cancelled caller sets its event and waits for its end.
+
+    For long work that looks at the event between steps and returns early.
+    """
+    stop = threading.Event()
+    running = asyncio.ensure_future(in_thread(function, stop))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([running])
+        raise

@@ -38,6 +38,7 @@ from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.progress import Phase, Progress, Quiet
+from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.run_folder import RunFolder
 from agentrl.sampler import TaskSampler
@@ -220,6 +221,7 @@ class _Loop:
             "seconds/rollout": collected - began,
             "seconds/learn": ended - collected,
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
+            **rollout_figures(trees),
         }
         if self.schedule.evaluates_after(self.trainer.version):
             report = await self.evaluation.run(self.rollouts, self.progress)

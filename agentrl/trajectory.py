@@ -83,6 +83,17 @@ def reward_of(outcome: Outcome) -> float | None:
             return None
 
 
+def outcome_name(outcome: Outcome) -> str:
+    """Return an outcome in one word: how it ended, and by what limit or failure."""
+    match outcome:
+        case Finished():
+            return "finished"
+        case Truncated(limit):
+            return f"truncated_{limit}"
+        case Failed(kind):
+            return f"failed_{kind}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
     """The end of one trajectory."""

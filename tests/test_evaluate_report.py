@@ -80,7 +80,7 @@ def test_failures_are_apart_and_never_zeros() -> None:
     assert report.overall.pass_at[1] == rate_estimate([1, 0], trials=[1, 1])
     assert report.overall.reward == rate_estimate([1, 0], trials=[1, 1])
     assert report.overall.failed == 2
-    assert report.overall.outcomes == {"failed(tool)": 2, "finished": 2}
+    assert report.overall.outcomes == {"failed_tool": 2, "finished": 2}
     assert report.summary()["n"] == 2
     assert report.overall.tasks == 3
     assert report.figures()["failed_fraction"] == 0.5
@@ -118,9 +118,9 @@ def test_truncated_trajectories_count_with_what_they_earned() -> None:
     assert overall.pass_at[1].mean == pytest.approx(1 / 3)
     assert overall.failed == 0
     assert overall.outcomes == {
-        "truncated(seconds)": 1,
-        "truncated(tokens)": 1,
-        "truncated(turns)": 1,
+        "truncated_seconds": 1,
+        "truncated_tokens": 1,
+        "truncated_turns": 1,
     }
 
 
@@ -181,7 +181,7 @@ def test_when_everything_failed_nothing_is_claimed() -> None:
         "failed": 2,
     }
     assert report.figures() == {"failed_fraction": 1.0}
-    assert report.rows() == [("failed(tool)", "2", "", "")]
+    assert report.rows() == [("failed_tool", "2", "", "")]
     assert report.to_json()["turns"] is None
 
 
@@ -200,7 +200,7 @@ def test_rows_are_text_for_a_table() -> None:
     rows = report.rows()
     assert {len(row) for row in rows} == {len(HEADINGS)}
     assert rows[0] == ("pass@1", "1.000", "0.000 .. 1.000", "1")
-    assert ("failed(tool)", "1", "", "") in rows
+    assert ("failed_tool", "1", "", "") in rows
     assert rows[-2:] == [
         ("sum: reward", "1.000", "0.000 .. 1.000", "1"),
         ("sum: failed", "1", "", ""),

@@ -17,6 +17,7 @@ from agentrl.errors import ConfigError, ToolFailure
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Source, Tree, Truncated
@@ -353,3 +354,22 @@ async def test_seeds_tell_samples_tasks_and_steps_apart_and_retries_together() -
     await pool.collect(tasks, group_size=2, seed=0, sampling=Sampling())
     assert len(seeds) == 5
     assert set(seeds) == first
+
+
+def test_figures_say_how_trajectories_ended_and_what_they_cost() -> None:
+    tree = Tree(TASK)
+    outcomes = [Finished(1.0), Finished(0.0), Truncated("turns", 0.0), Failed("tool", "boom")]
+    for sample, outcome in enumerate(outcomes):
+        leaf = Leaf(
+            node=None, outcome=outcome, sample=sample, tool_calls=sample, seconds=2.0 * sample
+        )
+        tree.end(leaf)
+    assert rollout_figures([tree]) == {
+        "outcome/finished": 0.5,
+        "outcome/truncated_turns": 0.25,
+        "outcome/failed_tool": 0.25,
+        "rollout/tool_calls_mean": 1.5,
+        "rollout/seconds_mean": 3.0,
+        "rollout/seconds_max": 6.0,
+    }
+    assert rollout_figures([]) == {}

@@ -72,6 +72,18 @@ def _isolated(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _shown_once(config: RunConfig) -> Iterator[str]:
+    warmstart = config.warmstart
+    if warmstart is None or warmstart.recordings is None:
+        return
+    for key in ("demonstrations", "guess_fraction"):
+        if key in warmstart.model_fields_set:
+            yield (
+                f"warmstart.{key} is set and warmstart.recordings is too: the gold player plays "
+                "nothing when there are recordings; take one of them out"
+            )
+
+
 def _batch_splits(config: RunConfig) -> Iterator[str]:
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size
     if config.learn.minibatches > trajectories:
@@ -88,5 +100,6 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _pass_at_k,
     _turn_fits,
     _isolated,
+    _shown_once,
     _batch_splits,
 )

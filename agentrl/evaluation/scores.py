@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
 from agentrl.evaluation.passk import pass_at_k
-from agentrl.trajectory import Failed, Finished, Outcome, Trajectory, Truncated, reward_of
+from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Scores:
     trajectories: int
     """All of them, failures too."""
     outcomes: Mapping[str, int]
-    """How many trajectories ended how: `finished`, `truncated(turns)`, `failed(tool)`, ..."""
+    """How many trajectories ended how: `finished`, `truncated_turns`, `failed_tool`, ..."""
     pass_at: Mapping[int, Estimate]
     """pass@k by k; a k that no task has enough rewards for is missing."""
     reward: Estimate | None
@@ -96,17 +96,6 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
         tool_calls=_mean_of(scored, lambda one: one.tool_calls),
         seconds=_mean_of(scored, lambda one: one.seconds),
     )
-
-
-def outcome_name(outcome: Outcome) -> str:
-    """Return `finished`, `truncated(limit)` or `failed(kind)`."""
-    match outcome:
-        case Finished():
-            return "finished"
-        case Truncated(limit, _):
-            return f"truncated({limit})"
-        case Failed(kind, _):
-            return f"failed({kind})"
 
 
 def turn_count(trajectory: Trajectory) -> int:

@@ -1,0 +1,53 @@
+"""Threads for work that must not be left half done.
+
+Mutants seen caught: the caller does not wait; the event is not set; the result is lost.
+"""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from agentrl.thread import in_stoppable_thread, in_thread_to_the_end
+
+
+async def test_results_and_errors_come_back() -> None:
+    assert await in_thread_to_the_end(divmod, 7, 2) == (3, 1)
+    assert await in_stoppable_thread(lambda stop: stop.is_set()) is False
+    with pytest.raises(ZeroDivisionError):
+        await in_thread_to_the_end(divmod, 7, 0)
+
+
+async def test_a_cancelled_caller_waits_for_what_cannot_be_left_half_done() -> None:
+    done = threading.Event()
+    began = threading.Event()
+
+    def work() -> None:
+        began.set()
+        time.sleep(0.05)
+        done.set()
+
+    task = asyncio.create_task(in_thread_to_the_end(work))
+    assert await asyncio.to_thread(began.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done.is_set()
+
+
+async def test_a_cancelled_caller_stops_work_that_looks() -> None:
+    began = threading.Event()
+    steps: list[int] = []
+
+    def work(stop: threading.Event) -> None:
+        began.set()
+        assert stop.wait(timeout=30), "nobody stopped it"
+        steps.append(1)
+
+    task = asyncio.create_task(in_stoppable_thread(work))
+    assert await asyncio.to_thread(began.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert steps == [1]
