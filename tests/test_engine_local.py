@@ -5,7 +5,8 @@ multiple of 64, rows not padded to four, noise by place in the completion, log-p
 logits, versions stamped at the end, query heads not regrouped, RoPE not interleaved, query biases
 not permuted, key norms taken for query norms, weights not copied, a mask that hides the own key, a
 freed or cancelled request that keeps its slot, a failure or a close that leaves callers waiting, a
-prefill that starves short prompts, a fallback that cuts its cache wrongly.
+prefill that starves short prompts, a stop string searched in too short a tail, a fallback that cuts
+its cache wrongly.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The parts of the local engine that need no model: noise, draws, filters, slots, stop strings.
 
-Mutants seen caught: an unfinished hash, a draw past the end, temperature ignored, top-p on the wrong
-side, top-k one short, siblings that do not wait, a sibling placed over the turn it branches from, a
-stop string searched in too short a tail.
+Mutants seen caught: an unfinished hash, a draw past the end, temperature ignored, top-p on the
+wrong side, top-k one short, siblings that do not wait, a sibling placed over the turn it branches
+from.
 """
 
 import asyncio
