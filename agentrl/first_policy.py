@@ -178,6 +178,7 @@ class FirstPolicy:
                 rows,
                 section,
                 seed=derive(self.config.run.seed, "warm start"),
+                micro_batch_tokens=self.config.learn.micro_batch_tokens,
                 on_step=on_step,
             )
         self.summary.put("warm start", {"steps": found.steps, "loss": found.last_loss})

@@ -204,6 +204,7 @@ def test_an_override_that_no_file_could_hold_is_refused(tmp_path: Path) -> None:
         ("engine: {context_tokens: 256}", "sampling.max_turn_tokens is 256 and engine.context_t"),
         ("sandbox: {backend: process}", "sandbox.allow_unisolated: true"),
         ("learn: {minibatches: 65}", "a step has 64 trajectories"),
+        ("learn: {micro_batch_tokens: 1023}", "must fit one forward pass"),
         ("warmstart: {recordings: mine.jsonl, guess_fraction: 0.5}", "plays nothing"),
     ],
 )

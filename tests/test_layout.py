@@ -45,10 +45,9 @@ HEAVY = {
 
 HEAVY_ROOMS = (
     "agentrl.engine",
+    "agentrl.gym.",
     "agentrl.gymnasium_",
     "agentrl.learn",
-    "agentrl.gym.space_words",
-    "agentrl.gym.text_form",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""

@@ -94,6 +94,15 @@ def _batch_splits(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _context_trains(config: RunConfig) -> Iterator[str]:
+    micro, context = config.learn.micro_batch_tokens, config.engine.context_tokens
+    if micro < context:
+        yield (
+            f"learn.micro_batch_tokens is {micro} and engine.context_tokens is {context}: a "
+            "trajectory that fills the context must fit one forward pass; raise the first"
+        )
+
+
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _one_policy,
     _heads,
@@ -102,4 +111,5 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _isolated,
     _shown_once,
     _batch_splits,
+    _context_trains,
 )
