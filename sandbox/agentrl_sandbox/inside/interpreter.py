@@ -6,24 +6,31 @@ deadlines, output and nonces are held on the other side of the channel.
 
 import array
 import fcntl
-import io
 import os
 import random
 import resource
 import signal
 import socket
 import sys
+import threading
 import traceback
 import types
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_sandbox.inside import cell, kernel, seccomp
+from agentrl_sandbox.inside import cell, kernel, seccomp, streams
 from agentrl_sandbox.inside.frames import Frame, Reader, encode
 
 CHANNEL_FD = 3
 _PLACES = 4
 _FORK_FDS = 3
+_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PYTHONUTF8": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: 
     try:
         channel = _install(ends)
         os.closerange(CHANNEL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        random.seed()
+        _know_thyself()
         _enter(directory, confinement)
         Interpreter(channel, confinement, directory).serve(nonce)
         status = 0
@@ -77,17 +86,8 @@ def _install(ends: Endpoints) -> socket.socket:
     for place, fd in enumerate(safe):
         os.dup2(fd, place, inheritable=place < CHANNEL_FD)
         os.close(fd)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
-        io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8"
-    )
-    sys.stdout = sys.__stdout__ = _stream(1)
-    sys.stderr = sys.__stderr__ = _stream(2)
+    streams.install()
     return socket.socket(fileno=CHANNEL_FD)
-
-
-def _stream(fd: int) -> io.TextIOWrapper:
-    file = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
-    return io.TextIOWrapper(file, "utf-8", "backslashreplace", line_buffering=True)
 
 
 def _enter(directory: str, confinement: Confinement) -> None:
@@ -98,8 +98,7 @@ def _enter(directory: str, confinement: Confinement) -> None:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
     os.chdir(directory)
-    os.environ.clear()
-    os.environ.update(_environment(directory))
+    os.environ.update(HOME=directory, TMPDIR=directory)
     _limit(confinement)
     if confinement.isolated:
         kernel.drop_capabilities()
@@ -108,16 +107,17 @@ def _enter(directory: str, confinement: Confinement) -> None:
             kernel.install_filter(program)
 
 
-def _environment(directory: str) -> dict[str, str]:
-    return {
-        "HOME": directory,
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PYTHONUTF8": "1",
-        "TMPDIR": directory,
-    }
+def prepare() -> None:
+    """Make, in the supervisor, what every interpreter has: its environment, streams, filter."""
+    os.environ.clear()
+    os.environ.update(_ENVIRONMENT)
+    streams.prepare()
+    seccomp.build()
+
+
+def _know_thyself() -> None:
+    """Tell the main thread its number, which the threading module takes down at a fork."""
+    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
 
 
 def _limit(confinement: Confinement) -> None:
@@ -244,11 +244,12 @@ class Interpreter:
 def _fork_and_leave() -> None:
     """Go on as a child; the caller's process ends, with status 1 when there is no child."""
     try:
-        child = os.fork()
+        child = kernel.fork()  # the hooks have run in this process
     except OSError:
         os._exit(1)
     if child != 0:
         os._exit(0)
+    _know_thyself()
 
 
 def _flush() -> None:

@@ -269,7 +269,7 @@ class Keeper:
         pipes = Pipes()
         greeting = nonce()
         confinement = self._confinement(session)
-        pid = os.fork()
+        pid = kernel.fork()
         if pid == 0:
             become(pipes.theirs, confinement, directory=session.directory, nonce=greeting)
         pipes.close_theirs()

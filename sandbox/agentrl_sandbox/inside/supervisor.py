@@ -14,7 +14,7 @@ import traceback
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import files, kernel, processes, seccomp
+from agentrl_sandbox.inside import files, interpreter, kernel, processes
 from agentrl_sandbox.inside.frames import Reader, encode
 from agentrl_sandbox.inside.keeper import Keeper
 from agentrl_sandbox.inside.state import Settings
@@ -59,7 +59,7 @@ class Supervisor:
         self._opened += 1
         if self._settings.isolated:
             kernel.unshare(kernel.CLONE_NEWPID)  # the next child is the first process of its own
-        pid = os.fork()
+        pid = kernel.fork()
         if pid == 0:
             self._become_keeper(socket.socket(fileno=link_fd))
         if self._settings.isolated:
@@ -71,11 +71,8 @@ class Supervisor:
 
     def _become_keeper(self, link: socket.socket) -> NoReturn:
         try:
-            for pidfd in self._keepers.values():
-                os.close(pidfd)
-            self._selector.close()
-            self._control.close()
-            os.close(self._own_pids)
+            os.closerange(3, link.fileno())
+            os.closerange(link.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
             Keeper(link, prepare(self._settings, self._opened)).run()
         except BaseException as error:  # noqa: BLE001 - the last place that can say why
             traceback.print_exc()
@@ -144,7 +141,7 @@ def main() -> None:
     kernel.set_dumpable(False)
     for name in PRELOADED.split():
         __import__(name)
-    seccomp.build()  # once, for every interpreter
+    interpreter.prepare()
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, shared pages
     control.sendall(encode({"ready": True}))

@@ -1,0 +1,57 @@
+"""The standard streams of interpreters, made once by the supervisor and inherited by forking.
+
+A stream is bound to the number of a descriptor, so it serves whatever is put there later. Making
+three of them in every interpreter would copy more pages than anything else at its start.
+"""
+
+import io
+import os
+import sys
+from typing import NamedTuple
+
+_KINDS = ("stdin", "stdout", "stderr")
+
+
+class Streams(NamedTuple):
+    """Text streams over the descriptors 0, 1 and 2."""
+
+    stdin: io.TextIOWrapper
+    stdout: io.TextIOWrapper
+    stderr: io.TextIOWrapper
+
+
+_prepared: list[Streams] = []
+
+
+def prepare() -> None:
+    """Make the streams for all interpreters that are forked from here."""
+    saved = [os.dup(fd) for fd in range(len(_KINDS))]
+    out, into = os.pipe()  # a stream asks its descriptor whether it can seek: a pipe cannot
+    try:
+        os.dup2(into, 1)
+        os.dup2(into, 2)
+        _prepared[:] = [_make()]
+    finally:
+        for place, fd in enumerate(saved):
+            os.dup2(fd, place, inheritable=True)
+        for fd in (*saved, out, into):
+            os.close(fd)
+
+
+def install() -> None:
+    """Make them the standard streams of this process; made anew where a cell has closed one."""
+    if not _prepared or any(stream.closed for stream in _prepared[0]):
+        _prepared[:] = [_make()]
+    for kind, stream in zip(_KINDS, _prepared[0], strict=True):
+        setattr(sys, kind, stream)
+        setattr(sys, f"__{kind}__", stream)
+
+
+def _make() -> Streams:
+    reader = io.BufferedReader(io.FileIO(0, closefd=False))
+    return Streams(io.TextIOWrapper(reader, "utf-8"), _writer(1), _writer(2))
+
+
+def _writer(fd: int) -> io.TextIOWrapper:
+    file = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+    return io.TextIOWrapper(file, "utf-8", "backslashreplace", line_buffering=True)
