@@ -45,15 +45,22 @@ class MakePolicySection(Section):
     """A new Qwen3 model with random weights and a tokenizer trained on the environment's texts."""
 
     hidden_size: PositiveInt = 128
+    """Width of the residual stream."""
     layers: PositiveInt = 4
+    """Transformer layers."""
     heads: PositiveInt = 4
+    """Attention heads."""
     kv_heads: PositiveInt = 4
+    """Key and value heads; `heads` is a multiple of them."""
     head_dim: PositiveInt = 32
+    """Width of one head."""
     intermediate_size: PositiveInt = 256
+    """Width of the feed-forward layers."""
     vocab_size: PositiveInt = 2048
     """Upper bound of the tokenizer's vocabulary. Room for merges makes the text that all
     conversations share a few tokens."""
     tie_embeddings: bool = True
+    """Whether the head shares its weights with the embedding."""
 
 
 class PolicySection(Section):
@@ -67,6 +74,7 @@ class PolicySection(Section):
     dialect: str = "auto"
     """How tool calls are written: `hermes`, `llama3`, or found out from the template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights, in training and in the engine."""
     device: str = "auto"
     """`cpu`, `cuda`, or the best there is."""
 
@@ -75,6 +83,7 @@ class EngineSection(Section):
     """The policy engine that samples turns."""
 
     kind: Literal["local"] = "local"
+    """Which engine: `local` decodes in this process."""
     slots: PositiveInt = 32
     """Requests decoded at once."""
     context_tokens: PositiveInt = 1024
@@ -85,7 +94,9 @@ class SamplingSection(Section):
     """The distribution tokens are drawn from."""
 
     temperature: float = Field(default=1.0, ge=0)
+    """Divides the logits; training needs more than 0."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Keep the most likely tokens up to this share of the probability; 1 keeps all."""
     top_k: int = Field(default=0, ge=0)
     """0 keeps the whole vocabulary."""
     max_turn_tokens: PositiveInt = 256
@@ -121,6 +132,7 @@ class WarmstartSection(Section):
     """Supervised training on demonstrations before reinforcement learning."""
 
     steps: PositiveInt = 600
+    """Optimiser steps."""
     batch_size: PositiveInt = 32
     """Demonstrations per step."""
     demonstrations: PositiveInt = 4000
@@ -131,10 +143,15 @@ class WarmstartSection(Section):
     recordings: Path | None = None
     """A JSONL file of recorded conversations instead of the gold player."""
     learning_rate: PositiveFloat = 2e-3
+    """AdamW's rate after the warm-up; it falls over the last 30 % of the steps."""
     warmup_steps: int = Field(default=50, ge=0)
+    """Steps over which the rate rises linearly."""
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1)
+    """Where the rate ends, as a share of `learning_rate`."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
+    """A longer gradient is shortened to this."""
 
 
 class EvaluateSection(Section):
@@ -143,42 +160,56 @@ class EvaluateSection(Section):
     tasks: PositiveInt = 200
     """Held-out tasks."""
     samples_per_task: PositiveInt = 1
+    """Trajectories per held-out task."""
     k: tuple[PositiveInt, ...] = (1,)
     """pass@k for each k; no k may exceed `samples_per_task`."""
     threshold: float = 1.0
     """A trajectory passes when its reward is at least this."""
     temperature: float = Field(default=1.0, ge=0)
+    """Of the evaluated policy; 0 is greedy."""
     every: int = Field(default=0, ge=0)
     """Steps between evaluations during training; 0 evaluates before and after only."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
+    """Of every interval."""
 
 
 class LimitsSection(Section):
     """What one sandbox session may use."""
 
     wall_s: PositiveFloat = 10.0
+    """Of one call."""
     cpu_s: PositiveFloat = 60.0
+    """Of the whole session."""
     memory_bytes: PositiveInt = 512 * 2**20
+    """Address space of one process."""
     processes: PositiveInt = 32
+    """Processes and threads at once."""
     open_files: PositiveInt = 256
+    """File descriptors of one process."""
     file_bytes: PositiveInt = 64 * 2**20
+    """Of one file."""
     disk_bytes: PositiveInt = 256 * 2**20
+    """Of the session's directory."""
     output_bytes: PositiveInt = 16 * 2**10
+    """Of stdout and of stderr each; head and tail are kept."""
 
 
 class SandboxSection(Section):
     """Where model-written code runs."""
 
     backend: Literal["bubblewrap", "process"] = "bubblewrap"
+    """Namespaces through bubblewrap, or a bare process with resource limits only."""
     allow_unisolated: bool = False
     """Let the `process` back-end run model-written code with resource limits and nothing else."""
     limits: LimitsSection = LimitsSection()
+    """What one session may use."""
 
 
 class MetricsSection(Section):
     """Where the numbers go besides `metrics.jsonl`."""
 
     tensorboard: bool = True
+    """Also write TensorBoard event files into the run's folder."""
 
 
 class RunConfig(Section):

@@ -36,7 +36,7 @@ async def open_session() -> Sandbox:
     pool = await shared(("sandbox", settings), open_it)
     if pool is not None:
         return await pool.open()
-    own = open_pool(settings)
+    own = ForkServerPool(settings, warm=0)
     try:
         return await own.open(owns_pool=True)
     except BaseException:

@@ -16,6 +16,7 @@ GREETING = 0
 async def connect(end: socket.socket, why_ended: Callable[[], str]) -> "Channel":
     """Return a channel over a socket, which it owns from here on, also when this is cancelled."""
     loop = asyncio.get_running_loop()
+    end.setblocking(False)
     try:
         _, channel = await loop.create_connection(lambda: Channel(why_ended), sock=end)
     except BaseException:

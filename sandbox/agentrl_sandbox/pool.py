@@ -1,10 +1,13 @@
 """A pool of sessions: one supervisor, started when first needed and again when it died.
 
-    pool.open() ── socket pair ──► supervisor forks a keeper ──► the session's own channel
+    pool.open() ──► supervisor forks a keeper, or has one ready ──► the session's own channel
 
 The supervisor only opens; everything else goes over a session's own channel, so sessions do not
 wait for each other. What the host holds of a session is a socket: when the host ends, however it
 ends, the sockets close and everything behind them ends.
+
+When it has nothing else to do the supervisor prepares sessions ahead, as many as were opened, up to
+`warm`. Each is used once, and one that nobody opens ends with the pool.
 """
 
 import asyncio
@@ -16,45 +19,41 @@ from typing import Self
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.channel import Channel, connect
+from agentrl_sandbox.channel import connect
+from agentrl_sandbox.control import Control
 from agentrl_sandbox.inside.frames import START_S, encode
 from agentrl_sandbox.launch import Launcher, Started, launcher, stop
 from agentrl_sandbox.session import GRACE_S, Family, Session
 
 END_S = 5.0
 """How long a supervisor may take to end when its socket is closed, before it is killed."""
-_RETRY_S = 0.001
+WARM = 8
+"""Sessions a supervisor keeps ready. Each holds about 5 MB."""
 
 
 class Supervisor:
     """A running supervisor process and its control socket."""
 
-    def __init__(self, started: Started, control: socket.socket, channel: Channel) -> None:
+    def __init__(self, started: Started, control: Control) -> None:
         self._started = started
         self._control = control
-        self.channel = channel
 
     @classmethod
-    async def start(cls, how: Launcher, settings: SandboxSettings) -> Self:
+    async def start(cls, how: Launcher, settings: SandboxSettings, *, warm: int) -> Self:
         """Start one and wait until it can open sessions; `ConfigError` when it cannot start."""
         ours, theirs = socket.socketpair()
         with theirs:
-            started = how.start(theirs)
-        ours.setblocking(False)
-        control = ours.dup()
+            try:
+                started = how.start(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        control = Control(ours, partial(_why_dead, started))
+        supervisor = cls(started, control)
+        place = {"root": started.root, "isolated": how.isolated, "warm": warm}
         try:
-            channel = await connect(ours, partial(_why_dead, started))
-        except BaseException:
-            control.close()
-            stop(started.process)
-            started.process.wait(END_S)
-            started.release()
-            raise
-        supervisor = cls(started, control, channel)
-        config = {**asdict(settings.limits), "root": started.root, "isolated": how.isolated}
-        try:
-            await supervisor.send(encode(config))
-            await channel.greeting(START_S)
+            await control.send(encode({**asdict(settings.limits), **place}), GRACE_S)
+            await control.ready(START_S)
         except SandboxError as error:
             log = started.log.tail() or str(error)
             await supervisor.close()
@@ -67,27 +66,14 @@ class Supervisor:
     @property
     def alive(self) -> bool:
         """Whether it can still open sessions."""
-        return not self.channel.ended
+        return not self._control.ended
 
-    async def send(self, data: bytes, fd: int | None = None) -> None:
-        """Send a frame, with a descriptor when there is one."""
-        fds = [] if fd is None else [fd]
-        deadline_s = asyncio.get_running_loop().time() + GRACE_S
-        while data:
-            try:
-                sent = socket.send_fds(self._control, [data], fds)
-            except BlockingIOError:
-                if asyncio.get_running_loop().time() > deadline_s:
-                    raise SandboxError("the sandbox supervisor does not listen") from None
-                await asyncio.sleep(_RETRY_S)
-                continue
-            except OSError as error:
-                raise SandboxError(f"the sandbox supervisor is gone: {error}") from error
-            data, fds = data[sent:], []
+    async def open(self) -> socket.socket:
+        """Return the socket of a new session."""
+        return await self._control.open(START_S + GRACE_S)
 
     async def close(self) -> None:
         """End it and everything behind it, and wait for the end."""
-        self.channel.close()
         self._control.close()
         process = self._started.process
         if not await _ended(process.pid, END_S):
@@ -98,10 +84,11 @@ class Supervisor:
 
 
 class ForkServerPool:
-    """A `SandboxPool` whose sessions are forks of one supervisor."""
+    """A `SandboxPool` whose sessions are forks of one supervisor, up to `warm` made ahead."""
 
-    def __init__(self, settings: SandboxSettings) -> None:
+    def __init__(self, settings: SandboxSettings, *, warm: int = WARM) -> None:
         self._settings = settings
+        self._warm = warm
         self._launcher = launcher(settings)
         self._supervisor: Supervisor | None = None
         self._starting = asyncio.Lock()
@@ -115,17 +102,13 @@ class ForkServerPool:
         the supervisor dies meanwhile.
         """
         supervisor = await self._running()
-        ours, theirs = socket.socketpair()
         why = "the sandbox's keeper ended; the session is lost, open another one"
-        with theirs:
-            channel = await connect(ours, lambda: why)
-            try:
-                await supervisor.send(encode({"op": "open"}), theirs.fileno())
-                theirs.close()  # so that the keeper's end is the only one
-                greeting = await channel.greeting(START_S + GRACE_S)
-            except BaseException:
-                channel.close()
-                raise
+        channel = await connect(await supervisor.open(), lambda: why)
+        try:
+            greeting = await channel.greeting(START_S + GRACE_S)
+        except BaseException:
+            channel.close()
+            raise
         if "refused" in greeting:
             channel.close()
             raise ConfigError(self._launcher.explain(greeting["refused"]))
@@ -152,7 +135,9 @@ class ForkServerPool:
                 dead, self._supervisor = self._supervisor, None
                 await dead.close()
             if self._supervisor is None:
-                self._supervisor = await Supervisor.start(self._launcher, self._settings)
+                self._supervisor = await Supervisor.start(
+                    self._launcher, self._settings, warm=self._warm
+                )
             return self._supervisor
 
 

@@ -98,7 +98,7 @@ def _enter(directory: str, confinement: Confinement) -> None:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
     os.chdir(directory)
-    os.environ.update(HOME=directory, TMPDIR=directory)
+    os.environ["HOME"] = os.environ["TMPDIR"] = directory
     _limit(confinement)
     if confinement.isolated:
         kernel.drop_capabilities()

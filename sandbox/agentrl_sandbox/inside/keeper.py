@@ -158,6 +158,8 @@ class Keeper:
         if session is not None:
             if session.job is not None:
                 self._reply(session.job.request, {"gone": "the session was closed meanwhile"})
+            if self._settings.isolated and not self._sessions:
+                self._go_with(request)
             self._bury(session)
             self._remove(session.directory)
         self._reply(request, {})
@@ -447,6 +449,12 @@ class Keeper:
         session.job = None
         self._host.send(encode({"id": 0, "refused": why}))
         self._leave()
+
+    def _go_with(self, request: int) -> NoReturn:
+        """End with the last session: our namespaces, its directory in them, end with us."""
+        processes.kill(processes.EVERYBODY)
+        self._reply(request, {})
+        os._exit(0)
 
     def _leave(self) -> NoReturn:
         for session in self._sessions.values():

@@ -12,6 +12,8 @@ import time
 from collections.abc import Collection
 from resource import struct_rusage
 
+EVERYBODY = -1
+"""To the first process of a namespace: all others in it."""
 KILL_S = 5.0
 """How long the kernel may take to end a killed process."""
 

@@ -20,6 +20,8 @@ class Settings:
     file_bytes: int
     disk_bytes: int
     output_bytes: int
+    warm: int
+    """Sessions to keep ready."""
 
 
 @dataclass

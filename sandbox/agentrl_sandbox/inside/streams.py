@@ -24,13 +24,13 @@ _prepared: list[Streams] = []
 
 
 def prepare() -> None:
-    """Make the streams for all interpreters that are forked from here."""
+    """Install streams here, and so in all interpreters that are forked from here."""
     saved = [os.dup(fd) for fd in range(len(_KINDS))]
     out, into = os.pipe()  # a stream asks its descriptor whether it can seek: a pipe cannot
     try:
         os.dup2(into, 1)
         os.dup2(into, 2)
-        _prepared[:] = [_make()]
+        install()
     finally:
         for place, fd in enumerate(saved):
             os.dup2(fd, place, inheritable=True)
@@ -39,12 +39,13 @@ def prepare() -> None:
 
 
 def install() -> None:
-    """Make them the standard streams of this process; made anew where a cell has closed one."""
+    """Put back the standard streams, whatever a cell has put there; new ones if it closed one."""
     if not _prepared or any(stream.closed for stream in _prepared[0]):
         _prepared[:] = [_make()]
     for kind, stream in zip(_KINDS, _prepared[0], strict=True):
-        setattr(sys, kind, stream)
-        setattr(sys, f"__{kind}__", stream)
+        for name in (kind, f"__{kind}__"):
+            if getattr(sys, name, None) is not stream:
+                setattr(sys, name, stream)
 
 
 def _make() -> Streams:

@@ -1,6 +1,6 @@
 """The supervisor of one pool, a zygote: imports once, forks a keeper per opened session.
 
-It reads frames from descriptor 0. The first one configures it; every other one comes with the
+It reads frames from descriptor 0. The first one configures it; every other one is answered with the
 socket of a new session. When the host closes its end, or dies, everything ends.
 """
 
@@ -25,7 +25,8 @@ bisect collections copy csv dataclasses datetime decimal enum fractions functool
 heapq io itertools json math operator pathlib random re statistics string subprocess
 tempfile textwrap time typing unicodedata
 """
-_SOCKETS_MAX = 16
+_QUIET_S = 0.003
+"""How long nothing must happen before a session is made ahead: whoever waits comes first."""
 
 
 class Supervisor:
@@ -36,38 +37,73 @@ class Supervisor:
         self._settings = settings
         self._selector = selectors.DefaultSelector()
         self._keepers: dict[int, int] = {}
+        self._warm: dict[int, socket.socket] = {}
+        """The host's ends of the sessions that are ready, oldest first, by their keepers."""
+        self._wanted = 0
+        """How many to keep ready: as many as were opened, up to the setting."""
         self._opened = 0
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self, reader: Reader) -> NoReturn:
         """Serve until the host closes the control socket."""
         self._selector.register(self._control, selectors.EVENT_READ, None)
-        sockets: list[int] = []
         while True:
-            for key, _ in self._selector.select():
+            short = len(self._warm) < self._wanted
+            events = self._selector.select(_QUIET_S if short else None)
+            if not events:
+                self._warm_up()
+            for key, _ in events:
                 if key.data is not None:
                     self._reap(key.data)
                     continue
-                data, fds, _, _ = socket.recv_fds(self._control, 2**16, _SOCKETS_MAX)
+                data = self._control.recv(2**16)
                 if not data:
                     self._leave()
-                sockets += fds
-                for _frame in reader.feed(data):
-                    self._open(sockets.pop(0))
+                for frame in reader.feed(data):
+                    self._open(frame.body["id"])
 
-    def _open(self, link_fd: int) -> None:
+    def _open(self, request: int) -> None:
+        """Give the host a session: its socket, where it greets, or already has."""
+        self._wanted = min(self._wanted + 1, self._settings.warm)
+        try:
+            pid = next(iter(self._warm)) if self._warm else self._start()
+        except OSError as error:
+            self._tell(self._control, {"id": request, "error": f"no session: {error}"})
+            return
+        with self._warm.pop(pid) as link:
+            try:
+                socket.send_fds(self._control, [encode({"id": request})], [link.fileno()])
+            except OSError as error:  # the host is gone, or leaves too many sockets unread
+                self._tell(self._control, {"id": request, "error": f"no session: {error}"})
+
+    def _warm_up(self) -> None:
+        try:
+            self._start()
+        except OSError:
+            self._wanted = 0  # until somebody opens one, who is then told why it cannot be
+
+    def _start(self) -> int:
+        """Fork a keeper, add it to those that are ready, and return its process id."""
         self._opened += 1
-        if self._settings.isolated:
-            kernel.unshare(kernel.CLONE_NEWPID)  # the next child is the first process of its own
-        pid = kernel.fork()
-        if pid == 0:
-            self._become_keeper(socket.socket(fileno=link_fd))
-        if self._settings.isolated:
-            kernel.join(self._own_pids, kernel.CLONE_NEWPID)
-        os.close(link_fd)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                if self._settings.isolated:
+                    kernel.unshare(kernel.CLONE_NEWPID)  # the next child is the first of its own
+                pid = kernel.fork()
+                if pid == 0:
+                    self._become_keeper(theirs)
+            except OSError:
+                ours.close()
+                raise
+            finally:
+                if self._settings.isolated:
+                    kernel.join(self._own_pids, kernel.CLONE_NEWPID)
         pidfd = os.pidfd_open(pid)
         self._keepers[pid] = pidfd
+        self._warm[pid] = ours
         self._selector.register(pidfd, selectors.EVENT_READ, pid)
+        return pid
 
     def _become_keeper(self, link: socket.socket) -> NoReturn:
         try:
@@ -77,13 +113,13 @@ class Supervisor:
         except BaseException as error:  # noqa: BLE001 - the last place that can say why
             traceback.print_exc()
             sys.stderr.flush()
-            self._tell(link, error)
+            self._tell(link, {"id": 0, "refused": f"{type(error).__name__}: {error}"})
         finally:
             os._exit(1)
 
-    def _tell(self, link: socket.socket, error: BaseException) -> None:
+    def _tell(self, link: socket.socket, body: dict[str, Any]) -> None:
         try:
-            link.sendall(encode({"id": 0, "refused": f"{type(error).__name__}: {error}"}))
+            link.sendall(encode(body))
         except OSError:
             return
 
@@ -92,12 +128,17 @@ class Supervisor:
         self._selector.unregister(pidfd)
         processes.wait_end(pid, pidfd)
         os.close(pidfd)
+        if (link := self._warm.pop(pid, None)) is not None:
+            link.close()
+            self._wanted = 0  # whatever ended it may end the next one too
         if not self._settings.isolated:
             processes.end_strays(self._keepers)
 
     def _leave(self) -> NoReturn:
         """End the keepers. In a process namespace our own end is theirs."""
         if not self._settings.isolated:
+            for link in self._warm.values():
+                link.close()
             for pid, pidfd in self._keepers.items():
                 # Each sees that the host is gone, and cleans up after itself.
                 processes.ended(pidfd, within_s=processes.KILL_S)
@@ -109,7 +150,6 @@ class Supervisor:
 
 def prepare(settings: Settings, number: int) -> Settings:
     """Make this process a keeper: its namespaces, its place for sessions."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     kernel.set_dumpable(False)
     if not settings.isolated:
         kernel.die_with_parent(signal.SIGKILL)
@@ -128,7 +168,8 @@ def prepare(settings: Settings, number: int) -> Settings:
 def main() -> None:
     """Read the configuration, import what sessions need, and serve."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which then closes us
+    # Ctrl-C does not reach us, in a session of our own; what is forked from here starts like this.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=os.dup(0))
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
@@ -144,7 +185,7 @@ def main() -> None:
     interpreter.prepare()
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, shared pages
-    control.sendall(encode({"ready": True}))
+    control.sendall(encode({"id": 0}))
     Supervisor(control, settings).run(reader)
 
 
