@@ -210,7 +210,7 @@ class Interpreter:
         """Fork so that the child belongs to the keeper, not to us: 0 in the child."""
         kernel.adopt_orphans(False)
         try:
-            middle = os.fork()
+            middle = kernel.fork()
             if middle == 0:
                 _fork_and_leave()
                 kernel.adopt_orphans(True)
@@ -244,12 +244,11 @@ class Interpreter:
 def _fork_and_leave() -> None:
     """Go on as a child; the caller's process ends, with status 1 when there is no child."""
     try:
-        child = kernel.fork()  # the hooks have run in this process
-    except OSError:
+        child = os.fork()  # here, and not in between, the hooks of modules are run
+    except BaseException:  # noqa: BLE001 - the code may have put anything there
         os._exit(1)
     if child != 0:
         os._exit(0)
-    _know_thyself()
 
 
 def _flush() -> None:
