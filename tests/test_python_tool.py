@@ -71,7 +71,7 @@ async def test_state_lives_on_and_a_fork_goes_its_own_way() -> None:
 async def test_what_the_code_does_is_text_and_a_lost_sandbox_is_not() -> None:
     with using_sandbox(BARE):
         tool = Python()
-        with pytest.raises(SandboxError, match="no session"):
+        with pytest.raises(SandboxError, match="not open"):
             await tool.python("1")
         await tool.open(CONTEXT)
         text = await tool.python("print('before')\n1 / 0")

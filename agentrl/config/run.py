@@ -138,8 +138,8 @@ class WarmstartSection(Section):
     demonstrations: PositiveInt = 4000
     """How many different train tasks are demonstrated by the environment's gold player."""
     guess_fraction: float = Field(default=0.0, ge=0, le=1)
-    """This share of the demonstrations answers at once with another task's answer, so that
-    reinforcement learning has something to discover."""
+    """This share of the demonstrations answers at once with the most frequent answer of all, so
+    that reinforcement learning has something to discover."""
     recordings: Path | None = None
     """A JSONL file of recorded conversations instead of the gold player."""
     learning_rate: PositiveFloat = 2e-3

@@ -1,6 +1,7 @@
 """What a policy is shown before it acts: conversations of an environment's own gold player."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -21,13 +22,13 @@ async def demonstrate(
 ) -> list[GoldEpisode]:
     """Return one conversation per task, in the order of the tasks.
 
-    A `guess_fraction` of them, chosen by `seed`, answers at once with the answer of another task:
-    a player that knows what answers look like and does not use its tools.
+    A `guess_fraction` of them, chosen by `seed`, answers at once with the most frequent answer of
+    all: a player that knows what an answer looks like and does not use its tools.
     """
     free = asyncio.Semaphore(concurrency)
     random = Random(derive(seed, "guesses"))
-    answers = [str(task.answer) for task in tasks]
-    guesses = [random.choice(answers) if random.random() < guess_fraction else None for _ in tasks]
+    usual = Counter(str(task.answer) for task in tasks).most_common(1)
+    guesses = [usual[0][0] if random.random() < guess_fraction else None for _ in tasks]
 
     async def one(task: Task, guess: str | None) -> GoldEpisode:
         async with free:

@@ -83,18 +83,23 @@ class _Check:
         async with run_scope():
             sample = await self.check_tasks()
             # What is imported or opened once per process is there after this, and is no leak.
-            await self.play(sample[0], [say("")])
-            await self.close()
+            await self.warm_up(sample[0])
         before = Holdings.now()
         async with run_scope():
-            await self.play(sample[0], [say("")])
-            await self.close()
+            await self.warm_up(sample[0])
             # What the scope owns is open now, until its end.
             within = Holdings.now()
             await self.check_episodes(sample)
             await check_no_leak(within, grace_s=self.grace_s)
         await check_no_leak(before, grace_s=self.grace_s)
         self.note("nothing is left after close")
+
+    async def warm_up(self, task: Task) -> None:
+        """Play once without tools and, where there is a gold player, once with what it uses."""
+        await self.play(task, [say("")])
+        await self.close()
+        if await self.gold_actions(task) is not None:
+            await self.close()
 
     async def check_episodes(self, sample: list[Task]) -> None:
         for task in sample:

@@ -12,27 +12,33 @@ TRUNCATED = "(output was cut)"
 
 
 class Python:
-    """One sandboxed session per trajectory, opened under the sandbox settings in force.
+    """One sandboxed session per trajectory, under the sandbox settings in force at the first call.
 
-    What the code does, errors and exceeded limits included, is text for the model. A sandbox that
-    is gone raises `SandboxError`: that is nobody's answer.
+    A trajectory that never runs code costs no session. What the code does, errors and exceeded
+    limits included, is text for the model. A sandbox that is gone raises `SandboxError`: that is
+    nobody's answer.
     """
 
     def __init__(self) -> None:
+        self._is_open = False
         self._session: Sandbox | None = None
 
     async def open(self, context: ToolContext) -> None:
-        """Open the session."""
-        self._session = await open_session()
+        """Take calls from here on."""
+        del context
+        self._is_open = True
 
     async def fork(self) -> Self:
         """Return a copy with a forked session; `ForkUnsupported` while threads run in it."""
         copy = type(self)()
-        copy._session = await self._opened().fork()
+        copy._is_open = self._is_open
+        if self._session is not None:
+            copy._session = await self._session.fork()
         return copy
 
     async def close(self) -> None:
         """Close the session. Idempotent."""
+        self._is_open = False
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -45,12 +51,11 @@ class Python:
         Args:
             code: The Python code to run.
         """
-        return render(await self._opened().exec(code))
-
-    def _opened(self) -> Sandbox:
+        if not self._is_open:
+            raise SandboxError("the python tool is not open; open it, and use it before close")
         if self._session is None:
-            raise SandboxError("the python tool has no session; open it, and use it before close")
-        return self._session
+            self._session = await open_session()
+        return render(await self._session.exec(code))
 
 
 def render(result: ExecResult) -> str:
