@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from agentrl_sandbox.inside.frames import Frame, FrameError, Reader
 
-_CHUNK_BYTES = 2**18
+_CHUNK_BYTES = 2**16
+"""Less than what the C library maps and unmaps for each read."""
 
 
 class Link:

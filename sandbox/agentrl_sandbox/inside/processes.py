@@ -25,12 +25,18 @@ def parents() -> dict[int, int]:
         if not name.isdecimal():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b") ")[2].split()
+            table[int(name)] = _parent(name)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        table[int(name)] = int(fields[1])
     return table
+
+
+def _parent(pid: str) -> int:
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(fd, 2**12).rpartition(b") ")[2].split()[1])
+    finally:
+        os.close(fd)
 
 
 def descendants(root: int) -> set[int]:
