@@ -45,14 +45,21 @@ class Policy:
 
 def load_policy(config: RunConfig, path: Path | str) -> Policy:
     """Return the policy in a Hugging Face folder or of a hub name."""
-    from transformers import AutoTokenizer
-
-    from agentrl.learn.newpolicy import load_model
+    from agentrl.learn.newpolicy import load_model, load_tokenizer
 
     device = wiring.device_of(config.policy.device)
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer = load_tokenizer(path)
     model = load_model(path, dtype=config.policy.dtype, device=device)
     return Policy(model, tokenizer, wiring.chat_format(config, tokenizer))
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write the policy as a Hugging Face folder."""
+    from agentrl.learn.quiet import no_bars
+
+    with no_bars():
+        policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +81,7 @@ class FirstPolicy:
             partial = self.folder.with_name(f".{self.folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             policy = await self._make(partial)
-            policy.model.save_pretrained(partial)
-            policy.tokenizer.save_pretrained(partial)
+            save_policy(policy, partial)
             partial.rename(self.folder)
         return load_policy(self.config, self.folder)
 

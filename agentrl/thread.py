@@ -1,10 +1,11 @@
-"""Synchronous code of others, kept off the event loop."""
+"""Where synchronous and asynchronous code meet: threads for the one, a loop for the other."""
 
 import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -75,3 +76,17 @@ async def in_stoppable_thread(function: Callable[[threading.Event], R], /) -> R:
         stop.set()
         await asyncio.wait([running])
         raise
+
+
+def run_to_the_end(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine from synchronous code, also where an event loop runs already.
+
+    A notebook has a loop of its own: there the coroutine gets a loop in a thread, and the caller
+    waits for it.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main)
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(asyncio.run, main).result()

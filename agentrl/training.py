@@ -48,7 +48,7 @@ from agentrl.scope import run_scope
 from agentrl.seeds import derive
 from agentrl.summary import Summary
 from agentrl.task import Task
-from agentrl.thread import in_thread_to_the_end
+from agentrl.thread import in_thread_to_the_end, run_to_the_end
 
 if TYPE_CHECKING:
     from agentrl.learn.checkpoint import Checkpoints
@@ -90,7 +90,7 @@ def train(
     sampler = wiring.task_sampler(config, env, heldout)
     with RunFolder.open(config, resume=resume) as folder:
         parts = (folder, make_env, sampler, heldout, progress or Quiet())
-        return asyncio.run(_train(config, *parts, resume=resume))
+        return run_to_the_end(_train(config, *parts, resume=resume))
 
 
 def warmstart(config: RunConfig, *, progress: Progress | None = None) -> Path:
@@ -98,7 +98,7 @@ def warmstart(config: RunConfig, *, progress: Progress | None = None) -> Path:
     wiring.use_threads(config.run.threads)
     with RunFolder.open(config, resume=False) as folder:
         summary = Summary(folder.summary)
-        asyncio.run(_first_policy(config, folder, summary, progress or Quiet()))
+        run_to_the_end(_first_policy(config, folder, summary, progress or Quiet()))
         return folder.policy
 
 
@@ -134,7 +134,7 @@ async def _train(
             trainer = wiring.trainer(config, policy.model)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
             sampler.skip(checkpoints.restore(trainer))
-            async with wiring.engine(config, policy.model) as engine:
+            async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
                 loop = _Loop(
                     schedule=wiring.schedule(config),

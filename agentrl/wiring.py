@@ -126,12 +126,17 @@ def chat_format(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> "Cha
     return ChatFormat(tokenizer, dialect=config.policy.dialect, template=config.policy.template)
 
 
-def engine(config: RunConfig, model: "PreTrainedModel") -> "LocalEngine":
+def engine(
+    config: RunConfig, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
+) -> "LocalEngine":
     """Return the engine in this process."""
     from agentrl.engine.local import LocalEngine
 
     return LocalEngine(
-        model, slots=config.engine.slots, context_tokens=config.engine.context_tokens
+        model,
+        slots=config.engine.slots,
+        context_tokens=config.engine.context_tokens,
+        decode=lambda token_ids: str(tokenizer.decode(list(token_ids))),
     )
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from agentrl.thread import in_stoppable_thread, in_thread_to_the_end
+from agentrl.thread import in_stoppable_thread, in_thread_to_the_end, run_to_the_end
 
 
 async def test_results_and_errors_come_back() -> None:
@@ -51,3 +51,16 @@ async def test_a_cancelled_caller_stops_work_that_looks() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert steps == [1]
+
+
+async def answer() -> int:
+    await asyncio.sleep(0)
+    return 42
+
+
+def test_a_coroutine_runs_from_plain_code() -> None:
+    assert run_to_the_end(answer()) == 42
+
+
+async def test_a_coroutine_runs_where_a_loop_runs_already() -> None:
+    assert run_to_the_end(answer()) == 42

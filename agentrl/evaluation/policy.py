@@ -1,6 +1,5 @@
 """Evaluation on its own: any policy of a config, on the config's held-out tasks."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from agentrl.first_policy import load_policy
 from agentrl.progress import Progress, Quiet
 from agentrl.sandbox import using_sandbox
 from agentrl.scope import run_scope
+from agentrl.thread import run_to_the_end
 
 
 def evaluate(
@@ -37,7 +37,7 @@ def evaluate(
             "checkpoint and policy.path is not set; train first, or name a checkpoint"
         )
     wiring.use_threads(config.run.threads)
-    return asyncio.run(_evaluate(config, path, progress or Quiet()))
+    return run_to_the_end(_evaluate(config, path, progress or Quiet()))
 
 
 def _newest(config: RunConfig) -> Path | None:
@@ -51,6 +51,6 @@ async def _evaluate(config: RunConfig, path: Path | str, progress: Progress) -> 
     heldout = wiring.evaluation_tasks(config, make_env())
     policy = load_policy(config, path)
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
-        async with run_scope(), wiring.engine(config, policy.model) as engine:
+        async with run_scope(), wiring.engine(config, policy.model, policy.tokenizer) as engine:
             rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
             return await wiring.evaluation(config, heldout).run(rollouts, progress)
