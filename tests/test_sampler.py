@@ -26,7 +26,8 @@ class Numbers(BaseEnv):
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
         size = self._sizes[split]
         for i in count() if size is None else range(size):
-            yield Task(prompt=f"{split} {i}", answer=str(i), seed=seed, split=split)
+            name = f"{split}-{i}"
+            yield Task(prompt=f"{split} {i}", answer=str(i), seed=seed, split=split, id=name)
 
     async def reset(self, **_: object) -> object:
         raise AssertionError("a sampler never resets")

@@ -135,7 +135,10 @@ def test_children_extend_their_parent_and_only_samples_train(
     tree = Tree(TASK)
     for at, source, tokens in events:
         parent = None if not tree.nodes else at % len(tree.nodes)
-        node = sampled(parent, *tokens) if source == "sampled" else given_node(parent, *tokens)
+        if source == "sampled":
+            node = sampled(parent, *tokens)
+        else:
+            node = given_node(parent, *tokens, source=source)
         before = None if parent is None else tree.tokens(parent)
         known = tree.add(node)
         assert tree.tokens(known) == (before or ()) + tuple(tokens)
