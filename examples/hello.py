@@ -17,9 +17,8 @@ def gold(task: agentrl.Task, seen):
 
 
 agentrl.register_tool_env(
-    "demo/Multiply-v0",
-    tools=[multiply], tasks=tasks, gold=gold, reward=agentrl.rewards.exact_answer,
-)  # fmt: skip
-changes = {"env.id": "demo/Multiply-v0", "env.kwargs": {}, "run.name": "hello"}
+    "demo/Times-v0", tools=[multiply], tasks=tasks, gold=gold, reward=agentrl.rewards.exact_answer
+)
+changes = {"env.id": "demo/Times-v0", "env.kwargs": {}, "run.name": "hello"}
 result = agentrl.train("configs/quickstart.yaml", changes)
 print(f"pass@1 {result.before['pass@1']:.2f} before, {result.after['pass@1']:.2f} after")

@@ -108,10 +108,11 @@ async def test_one_that_died_is_not_handed_out(how: SandboxSettings) -> None:
 @both
 async def test_nothing_is_left_of_those_nobody_opened(how: SandboxSettings) -> None:
     before = Holdings.now()
+    others = descendants(os.getpid())
     async with opened(how, warm=3) as pool:
         sessions = [await pool.open() for _ in range(3)]
         await until(lambda: len(keepers(how)) == 6)
-        below = descendants(os.getpid())
+        below = descendants(os.getpid()) - others
         await asyncio.gather(*(session.close() for session in sessions))
     assert not below & descendants(os.getpid())
     await check_no_leak(before)
