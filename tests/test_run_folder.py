@@ -127,6 +127,7 @@ def test_a_start_that_was_killed_half_way_can_be_started_again(tmp_path: Path) -
     for name in ("lock", "environment.json", ".config.yaml.123.partial"):
         (path / name).write_text("")
     RunFolder.open(config(tmp_path), resume=False).close()
+    assert load_config(path / "config.yaml").run.name == "one"
 
 
 def test_a_resumed_run_keeps_its_config(tmp_path: Path) -> None:
