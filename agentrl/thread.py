@@ -59,7 +59,7 @@ async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwa
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        await _ended(running)
         raise
 
 
@@ -74,8 +74,14 @@ async def in_stoppable_thread(function: Callable[[threading.Event], R], /) -> R:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait([running])
+        await _ended(running)
         raise
+
+
+async def _ended(running: asyncio.Future[R]) -> None:
+    """Wait for the end of work whose caller is cancelled: nobody is left to hear how it ended."""
+    await asyncio.wait([running])
+    running.exception()
 
 
 def run_to_the_end(main: Coroutine[Any, Any, R]) -> R:

@@ -44,6 +44,7 @@ async def test_a_cancelled_caller_stops_work_that_looks() -> None:
         began.set()
         assert stop.wait(timeout=30), "nobody stopped it"
         steps.append(1)
+        raise RuntimeError("stopped half-way")
 
     task = asyncio.create_task(in_stoppable_thread(work))
     assert await asyncio.to_thread(began.wait, 30)
