@@ -51,7 +51,9 @@ async def opened(how: SandboxSettings, *, warm: int) -> AsyncGenerator[ForkServe
 
 @both
 async def test_as_many_as_were_opened_are_made_ahead_and_no_more(how: SandboxSettings) -> None:
-    """Kills: no bound, a session that stays in the pool when it is handed out."""
+    """Meant for (no such mutant has been run yet): no bound, a session that stays in the pool when
+    it is handed out.
+    """
     async with opened(how, warm=2) as pool:
         sessions = [await pool.open()]
         await until(lambda: len(keepers(how)) == 2)
@@ -75,7 +77,9 @@ async def test_none_is_made_ahead_when_none_is_wanted(how: SandboxSettings) -> N
 
 @both
 async def test_each_serves_once_and_draws_its_own_numbers(how: SandboxSettings) -> None:
-    """Kills: a fork whose `random` is not seeded anew; a directory or names used again."""
+    """Meant for (no such mutant has been run yet): a fork whose `random` is not seeded anew; a
+    directory or names used again.
+    """
     async with opened(how, warm=2) as pool:
         drawn: set[str | None] = set()
         for _ in range(6):
@@ -140,7 +144,9 @@ async def test_a_burst_is_answered_in_full_and_cancelled_opens_leave_nothing(
 
 @both
 async def test_the_last_close_ends_what_the_code_has_started(how: SandboxSettings) -> None:
-    """Kills: answering before the processes of the session are killed."""
+    """Meant for (no such mutant has been run yet): answering before the processes of the session
+    are killed.
+    """
     async with opened(how, warm=0) as pool:
         session, _ = await pool.open(), await pool.open()
         before = descendants(os.getpid())
