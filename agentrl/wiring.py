@@ -13,7 +13,7 @@ from agentrl.registry import make
 from agentrl.rollout.episode import Chat, EpisodeLimits
 from agentrl.rollout.pool import Rollouts
 from agentrl.sampler import TaskSampler, heldout_tasks
-from agentrl.sandbox import Limits, SandboxSettings
+from agentrl.sandbox import Limits, Pressure, SandboxSettings
 from agentrl.scheduler import Schedule
 from agentrl.seeds import derive
 from agentrl.task import Task
@@ -55,7 +55,12 @@ def sandbox_settings(section: SandboxSection) -> SandboxSettings:
     return SandboxSettings(
         backend=section.backend,
         allow_unisolated=section.allow_unisolated,
+        after_timeout=section.after_timeout,
+        supervisors=section.supervisors,
+        image=section.image,
+        packages=section.packages,
         limits=Limits(**section.limits.model_dump()),
+        pressure=Pressure(**section.pressure.model_dump()),
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
@@ -190,19 +190,49 @@ class LimitsSection(Section):
     """Of one file."""
     disk_bytes: PositiveInt = 256 * 2**20
     """Of the session's directory."""
+    files: PositiveInt = 65_536
+    """Files, directories and links in the session's directory."""
     output_bytes: PositiveInt = 16 * 2**10
     """Of stdout and of stderr each; head and tail are kept."""
+
+
+class PressureSection(Section):
+    """How much one pool of sessions may ask of the machine."""
+
+    sessions: PositiveInt = 1024
+    """Live sessions, forks included."""
+    starts_per_s: PositiveFloat = 200.0
+    """Opened sessions per second in the long run."""
+    start_burst: PositiveInt = 64
+    """Sessions that may be opened at once before `starts_per_s` holds them back."""
+    cells: PositiveInt = 256
+    """Cells and commands that run at once."""
+    free_memory_bytes: NonNegativeInt = 512 * 2**20
+    """Memory that must be available on the machine for another session to start."""
+    wait_s: PositiveFloat = 60.0
+    """How long to wait for a place before the trajectory fails."""
 
 
 class SandboxSection(Section):
     """Where model-written code runs."""
 
-    backend: Literal["bubblewrap", "process"] = "bubblewrap"
-    """Namespaces through bubblewrap, or a bare process with resource limits only."""
+    backend: Literal["bubblewrap", "docker", "process"] = "bubblewrap"
+    """Namespaces through bubblewrap, a container, or a bare process with resource limits only."""
     allow_unisolated: bool = False
     """Let the `process` back-end run model-written code with resource limits and nothing else."""
+    after_timeout: Literal["fresh", "restore", "end"] = "fresh"
+    """What follows a cell that ran out of time or memory, or crashed: names gone, names as before
+    the cell (costs a fork per cell), or the end of the session."""
+    supervisors: PositiveInt = 1
+    """Supervisors (for `docker`: containers) that sessions are spread over."""
+    image: str = "agentrl-sandbox"
+    """Of the `docker` back-end."""
+    packages: str = ""
+    """A directory of Python packages that sessions may import and not change."""
     limits: LimitsSection = LimitsSection()
     """What one session may use."""
+    pressure: PressureSection = PressureSection()
+    """How much all sessions together may ask of the machine."""
 
 
 class MetricsSection(Section):
