@@ -1,15 +1,13 @@
 """The process that runs model-written code: hardens itself, then serves cells.
 
-Nothing here is trusted by the keeper: the code can rewrite all of it. That is why limits,
-deadlines, output and nonces are held on the other side of the channel.
+Nothing here is trusted by anybody outside: the code can rewrite all of it. That is why limits,
+deadlines and kills are held by the keeper, and why the host takes from here at most one answer to
+each of its questions, which must carry the question's nonce.
 """
 
-import array
 import fcntl
 import os
 import random
-import resource
-import signal
 import socket
 import sys
 import threading
@@ -18,35 +16,18 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_sandbox.inside import cell, kernel, seccomp, streams
-from agentrl_sandbox.inside.frames import Frame, Reader, encode
+from agentrl_sandbox.inside import cell, confine, figures, kernel, landlock, seccomp, streams
+from agentrl_sandbox.inside.confine import Confinement
+from agentrl_sandbox.inside.frames import Reader, encode
+from agentrl_sandbox.inside.output import Capture
 
 CHANNEL_FD = 3
-_PLACES = 4
+FIGURES_MAX = 4
+FIGURE_BYTES_MAX = 2**20
+_PLACES = 6
+_CHUNK_BYTES = 2**16
 _FORK_FDS = 3
-_ENVIRONMENT = {
-    "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "PYTHONUTF8": "1",
-}
-
-
-@dataclass(frozen=True)
-class Confinement:
-    """What an interpreter may use. Plain numbers, from `agentrl.sandbox.Limits`."""
-
-    memory_bytes: int
-    processes: int
-    """-1 leaves it to the keeper, where the kernel would count the whole user."""
-    processes_max: int
-    """The hard limit: one interpreter's processes plus room for forked siblings."""
-    open_files: int
-    file_bytes: int
-    cpu_s: int
-    output_bytes: int
-    isolated: bool
+_FDS_SPACE = socket.CMSG_SPACE(4 * _FORK_FDS)
 
 
 @dataclass(frozen=True)
@@ -63,11 +44,13 @@ def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: 
     status = 1
     try:
         channel = _install(ends)
-        os.closerange(CHANNEL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(_PLACES, os.sysconf("SC_OPEN_MAX"))
         random.seed()
         _know_thyself()
-        _enter(directory, confinement)
-        Interpreter(channel, confinement, directory).serve(nonce)
+        listener = _enter(directory, confinement)
+        interpreter = Interpreter(channel, confinement, directory)
+        interpreter.greet(nonce, listener)
+        interpreter.serve()
         status = 0
     except BaseException:  # noqa: BLE001 - the keeper reads why on the error stream
         traceback.print_exc()
@@ -76,12 +59,15 @@ def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: 
 
 
 def _install(ends: Endpoints) -> socket.socket:
-    """Put the descriptors in place as 0 to 3, and return the channel."""
+    """Put the descriptors in place (0 to 2, 3 the channel, 4 and 5 the output); return the channel.
+
+    What is written to 1 and 2 is appended to files in memory, which 4 and 5 read back.
+    """
     null = os.open("/dev/null", os.O_RDONLY)
-    given = (null, ends.out, ends.err, ends.channel)
+    given = (null, ends.out, ends.err, ends.channel, ends.out, ends.err)
     # First out of the way: a cell may have closed one of the places.
     safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in given]
-    for fd in given:
+    for fd in (null, ends.out, ends.err, ends.channel):
         os.close(fd)
     for place, fd in enumerate(safe):
         os.dup2(fd, place, inheritable=place < CHANNEL_FD)
@@ -90,27 +76,28 @@ def _install(ends: Endpoints) -> socket.socket:
     return socket.socket(fileno=CHANNEL_FD)
 
 
-def _enter(directory: str, confinement: Confinement) -> None:
-    os.setsid()
-    kernel.die_with_parent(signal.SIGKILL)
-    kernel.adopt_orphans(True)
+def _enter(directory: str, confinement: Confinement) -> int | None:
+    confine.detach()
     if confinement.isolated:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
+    _live_in(directory)
+    confine.limit(confinement)
+    if confinement.packages:
+        sys.path.append(confinement.packages)
+    return confine.forbid(listen=True) if confinement.isolated else None
+
+
+def _live_in(directory: str) -> None:
     os.chdir(directory)
     os.environ["HOME"] = os.environ["TMPDIR"] = directory
-    _limit(confinement)
-    if confinement.isolated:
-        kernel.drop_capabilities()
-        kernel.forbid_new_privileges()
-        if (program := seccomp.build()) is not None:
-            kernel.install_filter(program)
 
 
 def prepare() -> None:
     """Make, in the supervisor, what every interpreter has: its environment, streams, filter."""
     os.environ.clear()
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(confine.ENVIRONMENT)
+    figures.prepare()
     streams.prepare()
     seccomp.build()
 
@@ -118,25 +105,6 @@ def prepare() -> None:
 def _know_thyself() -> None:
     """Tell the main thread its number, which the threading module takes down at a fork."""
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
-
-
-def _limit(confinement: Confinement) -> None:
-    hard = confinement.processes_max
-    pairs = {
-        resource.RLIMIT_AS: (confinement.memory_bytes, confinement.memory_bytes),
-        resource.RLIMIT_NOFILE: (confinement.open_files, confinement.open_files),
-        resource.RLIMIT_FSIZE: (confinement.file_bytes, confinement.file_bytes),
-        # One second between the signal that can be caught and the one that cannot.
-        resource.RLIMIT_CPU: (confinement.cpu_s, confinement.cpu_s + 1),
-        resource.RLIMIT_CORE: (0, 0),
-    }
-    if confinement.processes >= 0:
-        pairs[resource.RLIMIT_NPROC] = (confinement.processes, hard)
-    for what, (soft, top) in pairs.items():
-        _, current = resource.getrlimit(what)
-        if current != resource.RLIM_INFINITY:
-            soft, top = min(soft, current), min(top, current)
-        resource.setrlimit(what, (soft, top))
 
 
 class Interpreter:
@@ -149,27 +117,44 @@ class Interpreter:
         self._reader = Reader()
         self._fds: list[int] = []
         self._cells = 0
+        self._capture()
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
         self._namespace: dict[str, Any] = module.__dict__
         self._namespace["__builtins__"] = __builtins__
 
-    def serve(self, nonce: str) -> None:
-        """Say hello and answer requests until the keeper closes the channel."""
-        self._send({"nonce": nonce, "hello": True})
-        while True:
-            data, fds, _, _ = socket.recv_fds(self._channel, 2**16, _FORK_FDS)
-            if not data:
-                return
-            self._fds += fds
-            for frame in self._reader.feed(data):
-                self._answer(frame)
+    def greet(self, nonce: str, listener: int | None = None) -> None:
+        """Tell the keeper that we are here, and the host once the keeper lets us."""
+        fds = [] if listener is None else [listener]
+        socket.send_fds(self._channel, [encode({"nonce": nonce, "hello": True})], fds)
+        for fd in fds:
+            os.close(fd)
+        self._settle()
 
-    def _answer(self, frame: Frame) -> None:
-        if frame.body["op"] == "exec":
-            self._exec(frame.body)
-        else:
-            self._fork(frame.body)
+    def serve(self) -> None:
+        """Answer requests until the channel is closed."""
+        while True:
+            for body in self._receive():
+                if body["op"] == "exec":
+                    self._exec(body)
+                else:
+                    self._fork(body)
+
+    def _receive(self) -> list[dict[str, Any]]:
+        """Return the requests that came; the process ends with its channel."""
+        data, ancillary, _, _ = self._channel.recvmsg(
+            _CHUNK_BYTES, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC
+        )
+        if not data:
+            os._exit(0)
+        for _, _, packed in ancillary:
+            self._fds += memoryview(packed).cast("i").tolist()
+        return [frame.body for frame in self._reader.feed(data)]
+
+    def _capture(self) -> None:
+        limit_bytes = self._confinement.output_bytes
+        self._output = (Capture(4, limit_bytes), Capture(5, limit_bytes))
+        streams.bound(self._output)
 
     def _exec(self, request: dict[str, Any]) -> None:
         self._cells += 1
@@ -180,31 +165,76 @@ class Interpreter:
             number=self._cells,
             value_bytes_max=self._confinement.output_bytes,
         )
+        pictures: list[bytes] = []
+        if "matplotlib.pyplot" in sys.modules:
+            pictures = figures.collect(FIGURES_MAX, FIGURE_BYTES_MAX)
         if os.getpid() != pid:
             os._exit(0)  # the cell forked, and this is the child: it has no request to answer
         _flush()
-        self._send({"nonce": request["nonce"], **outcome._asdict()})
+        (out, cut_out), (err, cut_err) = (capture.take() for capture in self._output)
+        self._send(
+            {
+                "nonce": request["nonce"],
+                "status": outcome.status,
+                "value": outcome.value,
+                "error": outcome.error,
+                "truncated": outcome.truncated or cut_out or cut_err,
+                "stdout": out,
+                "stderr": err,
+                "images": [len(picture) for picture in pictures],
+            },
+            b"".join(pictures),
+        )
 
     def _fork(self, request: dict[str, Any]) -> None:
         ends = Endpoints(*self._fds)
         self._fds = []
         state = random.getstate() if request["keep_rng"] else None
+        apart = request["apart"]
         try:
             child = self._branch()
         except OSError as error:
-            self._send({"nonce": request["nonce"], "error": f"fork: {error}"})
+            refused = encode({"nonce": request["nonce"], "error": f"fork: {error}"})
+            socket.socket(fileno=os.dup(ends.channel)).sendall(refused)
             child = -1
         if child == 0:
             self._channel.detach()  # its number is about to name the new channel
             self._channel = _install(ends)
             self._reader = Reader()
-            self._settle(request["directory"], state)
-            self._send({"nonce": request["child_nonce"], "hello": True})
+            self._capture()
+            self._be_the_copy(request["nonce"], state, apart=apart)
             return
         for fd in (ends.channel, ends.out, ends.err):
             os.close(fd)
-        if child > 0:
-            self._send({"nonce": request["nonce"], "forked": True})
+        if apart:
+            landlock.separate()
+
+    def _be_the_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
+        directory = os.getcwd() if _is_there() else self._directory
+        self._send({"nonce": nonce, "hello": True})
+        if apart and self._confinement.isolated:
+            kernel.enter_user_namespace(kernel.CLONE_NEWNS)
+            self._send({"nonce": nonce, "unshared": True})
+        self._settle(directory)
+        if apart:
+            landlock.separate()
+        _other_numbers(rng_state)
+
+    def _settle(self, directory: str | None = None) -> None:
+        """Wait until everything is ready for us, move in, and greet the host."""
+        while not (requests := self._receive()):
+            continue
+        (request,) = requests
+        home = request["directory"]
+        if directory is not None:
+            kernel.drop_capabilities()  # a user namespace of our own gave us all of it
+            below = os.path.relpath(directory, self._directory)
+            _live_in(home)
+            if not below.startswith(".."):
+                os.chdir(below)
+        self._directory = home
+        confine.limit_processes(request["processes"])
+        self._send({"nonce": request["nonce"], "hello": True})
 
     def _branch(self) -> int:
         """Fork so that the child belongs to the keeper, not to us: 0 in the child."""
@@ -222,23 +252,25 @@ class Interpreter:
             raise OSError("no process left for the copy")
         return middle
 
-    def _settle(self, directory: str, rng_state: tuple[Any, ...] | None) -> None:
-        """Move into the copied directory, and away from the sibling's random numbers."""
-        try:
-            below = os.path.relpath(os.getcwd(), self._directory)
-        except FileNotFoundError:
-            below = "."
-        os.chdir(directory if below.startswith("..") else os.path.join(directory, below))
-        self._directory = directory
-        os.environ.update(HOME=directory, TMPDIR=directory)
-        if rng_state is not None:
-            random.setstate(rng_state)
-        elif (numpy_random := sys.modules.get("numpy.random")) is not None:
-            # Python reseeds `random` itself when it forks.
-            numpy_random.seed(int.from_bytes(os.urandom(4), "big"))
+    def _send(self, body: dict[str, Any], blob: bytes = b"") -> None:
+        self._channel.sendall(encode(body, blob))
 
-    def _send(self, body: dict[str, Any]) -> None:
-        self._channel.sendall(encode(body))
+
+def _is_there() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _other_numbers(rng_state: tuple[Any, ...] | None) -> None:
+    """Move away from the sibling's random numbers, unless its state is to be kept."""
+    if rng_state is not None:
+        random.setstate(rng_state)
+    elif (numpy_random := sys.modules.get("numpy.random")) is not None:
+        # Python reseeds `random` itself when it forks.
+        numpy_random.seed(int.from_bytes(os.urandom(4), "big"))
 
 
 def _fork_and_leave() -> None:
@@ -257,9 +289,3 @@ def _flush() -> None:
             stream.flush()  # pyright: ignore[reportOptionalMemberAccess]
         except BaseException:  # noqa: BLE001 - the code may have put anything there
             continue
-
-
-def send_fork(channel: socket.socket, body: dict[str, Any], ends: Endpoints) -> None:
-    """Ask an interpreter for a copy of itself that uses these descriptors (keeper side)."""
-    fds = array.array("i", (ends.channel, ends.out, ends.err))
-    channel.sendmsg([encode(body)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])

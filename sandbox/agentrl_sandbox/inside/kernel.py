@@ -113,14 +113,14 @@ def drop_capabilities() -> None:
     _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
 
 
-def enter_user_namespace() -> None:
-    """Enter a user namespace of our own, keeping our user and group ids.
+def enter_user_namespace(others: int = 0) -> None:
+    """Enter a user namespace of our own, and `others` with it, keeping our user and group ids.
 
     What counts per user (processes, above all) is counted apart from here on.
     """
     uid, gid = os.getuid(), os.getgid()
     set_dumpable(True)  # else /proc/self belongs to root and the maps cannot be written
-    unshare(CLONE_NEWUSER)
+    unshare(CLONE_NEWUSER | others)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1")):
         _write_self(name, text)
     _write_self("gid_map", f"{gid} {gid} 1")

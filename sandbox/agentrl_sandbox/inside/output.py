@@ -1,37 +1,97 @@
 """Captured output, bounded: the head and the tail are kept, the middle is counted."""
 
+import os
+
+_CROP_BYTES = 2**20
+"""Output is held in full up to here, so that ordinary floods cost one pass over the memory."""
+
+
+def capture_file(name: str) -> int:
+    """Return an empty file in memory; what is written to it is appended, whoever writes."""
+    fd = os.memfd_create(name)
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    finally:
+        os.close(fd)
+
+
+class Capture:
+    """Takes the output of one cell after the other out of a file that is appended to."""
+
+    def __init__(self, fd: int, limit_bytes: int) -> None:
+        self._fd = fd
+        self._limit_bytes = limit_bytes
+        self._written = 0
+        self._omitted = 0
+
+    def wrote(self, count: int) -> None:
+        """Hear that `count` bytes were written, and crop the file when it has grown long."""
+        self._written += count
+        if self._written > _CROP_BYTES:
+            self._written = 0
+            kept = self._read()
+            os.ftruncate(self._fd, 0)
+            os.write(self._fd, kept.head + kept.tail)
+            self._omitted = kept.omitted
+
+    def take(self) -> tuple[str, bool]:
+        """Return the text since the last call, and whether some of it was left out."""
+        if not os.lseek(self._fd, 0, os.SEEK_END):
+            return "", False
+        kept = self._read()
+        os.ftruncate(self._fd, 0)
+        self._written = self._omitted = 0
+        return kept.text(), kept.truncated
+
+    def _read(self) -> "Clipped":
+        size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
+        kept = Clipped(self._limit_bytes)
+        if size_bytes <= self._limit_bytes:
+            kept.add(os.pread(self._fd, size_bytes, 0))
+        else:
+            half = max(1, self._limit_bytes // 2)
+            kept.add(os.pread(self._fd, half, 0))
+            kept.omit(size_bytes - 2 * half)
+            kept.add(os.pread(self._fd, half, size_bytes - half))
+        kept.omit(self._omitted)
+        return kept
+
 
 class Clipped:
     """Collects bytes and keeps at most `limit_bytes` of them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._half = max(1, limit_bytes // 2)
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._omitted = 0
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.omitted = 0
 
     @property
     def truncated(self) -> bool:
         """Whether something was left out."""
-        return self._omitted > 0
+        return self.omitted > 0
+
+    def omit(self, count: int) -> None:
+        """Count bytes that were left out before they came here."""
+        self.omitted += count
 
     def add(self, data: bytes) -> None:
         """Take in more output."""
-        room = self._half - len(self._head)
+        room = self._half - len(self.head)
         if room > 0:
-            self._head += data[:room]
+            self.head += data[:room]
             data = data[room:]
-        self._tail += data
-        if (extra := len(self._tail) - self._half) > 0:
-            del self._tail[:extra]
-            self._omitted += extra
+        self.tail += data
+        if (extra := len(self.tail) - self._half) > 0:
+            del self.tail[:extra]
+            self.omitted += extra
 
     def text(self) -> str:
         """Return what was kept, with a line that says how much was not."""
-        head, tail = (bytes(part).decode(errors="replace") for part in (self._head, self._tail))
-        if not self._omitted:
-            return bytes(self._head + self._tail).decode(errors="replace")
-        return f"{head}\n... {self._omitted} bytes left out ...\n{tail}"
+        head, tail = (bytes(part).decode(errors="replace") for part in (self.head, self.tail))
+        if not self.omitted:
+            return bytes(self.head + self.tail).decode(errors="replace")
+        return f"{head}\n... {self.omitted} bytes left out ...\n{tail}"
 
 
 def clip(text: str, limit_bytes: int) -> tuple[str, bool]:

@@ -58,6 +58,14 @@ def threads(pid: int) -> int:
         return 0
 
 
+def world(pid: int) -> int:
+    """Return the user namespace of a process, 0 when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/user").st_ino
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+
+
 def kill(pid: int) -> None:
     """Send SIGKILL, if there is somebody to get it."""
     try:
@@ -84,10 +92,13 @@ def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
     return status, usage
 
 
-def end_strays(known: Collection[int]) -> None:
-    """Kill and reap our children that are not `known`, until none is left."""
+def end_strays(known: Collection[int], worlds: Collection[int] | None = None) -> None:
+    """Kill and reap our children that are not `known`, until none is left.
+
+    With `worlds` only those that live in one of these user namespaces, and those that are dead.
+    """
     deadline_s = time.monotonic() + KILL_S
-    while strays := [p for p, up in parents().items() if up == os.getpid() and p not in known]:
+    while strays := _strays(known, worlds):
         for pid in strays:
             kill(pid)
         for pid in strays:
@@ -97,3 +108,11 @@ def end_strays(known: Collection[int]) -> None:
                 continue
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"processes {strays} outlived SIGKILL by {KILL_S} s")
+
+
+def _strays(known: Collection[int], worlds: Collection[int] | None) -> list[int]:
+    children = [p for p, up in parents().items() if up == os.getpid() and p not in known]
+    if worlds is None:
+        return children
+    dead = 0  # its namespaces went before it
+    return [pid for pid in children if world(pid) in (dead, *worlds)]

@@ -1,9 +1,13 @@
-"""What a keeper knows of its sessions."""
+"""What a keeper is told, and what it knows of its sessions."""
 
-import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from agentrl_sandbox.inside.child import Child, Pipes
+from agentrl_sandbox.inside.place import Place
+
+if TYPE_CHECKING:
+    from agentrl_sandbox.inside.command import Command
+    from agentrl_sandbox.inside.life import Life
 
 
 @dataclass(frozen=True)
@@ -19,39 +23,26 @@ class Settings:
     open_files: int
     file_bytes: int
     disk_bytes: int
+    files: int
     output_bytes: int
     warm: int
     """Sessions to keep ready."""
-
-
-@dataclass
-class Job:
-    """The request a session is busy with."""
-
-    request: int
-    kind: str
-    timeout_s: float
-    started_s: float = field(default_factory=time.monotonic)
-    pipes: Pipes | None = None
-    """Of the copy, when this is a fork."""
-    copy_nonce: str = ""
-    copy_directory: str = ""
-
-    @property
-    def deadline_s(self) -> float:
-        """Return when the job must be done, on the monotonic clock."""
-        return self.started_s + self.timeout_s
+    packages: str = ""
+    """A directory of packages to import from, or nothing."""
 
 
 @dataclass
 class Session:
-    """One session: a directory, and an interpreter when there is one."""
+    """One session: a place for its files, and an interpreter when there is one."""
 
     id: int
-    directory: str
-    child: Child | None = None
-    job: Job | None = None
+    place: Place
+    life: "Life | None" = None
+    spare: "Life | None" = None
+    """The interpreter as it was before the cell that runs now, waiting to take its place."""
+    commands: "dict[int, Command]" = field(default_factory=dict)
+    """By request, while somebody waits for them."""
+    worlds: set[int] = field(default_factory=set[int])
+    """User namespaces of its processes: what a process left behind belongs to."""
     cpu_s: float = 0.0
-    """Used by interpreters that are dead."""
-    last_words: tuple[str, str] | None = None
-    """Status and error for the next cell, when the interpreter died between cells."""
+    """Used by processes that are dead."""

@@ -7,7 +7,10 @@ three of them in every interpreter would copy more pages than anything else at i
 import io
 import os
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from agentrl_sandbox.inside.output import Capture
 
 _KINDS = ("stdin", "stdout", "stderr")
 
@@ -20,7 +23,24 @@ class Streams(NamedTuple):
     stderr: io.TextIOWrapper
 
 
+class _File(io.FileIO):
+    """A descriptor to write to, whose capture hears of everything that is written."""
+
+    def write(self, data: bytes) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        count = super().write(data)
+        if (capture := _captures.get(self.fileno())) is not None:
+            capture.wrote(count)
+        return count
+
+
 _prepared: list[Streams] = []
+_captures: dict[int, Capture] = {}
+
+
+def bound(captures: Sequence[Capture]) -> None:
+    """Keep what is written to standard output and error within bounds."""
+    _captures.clear()
+    _captures.update(enumerate(captures, start=1))
 
 
 def prepare() -> None:
@@ -54,5 +74,5 @@ def _make() -> Streams:
 
 
 def _writer(fd: int) -> io.TextIOWrapper:
-    file = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+    file = io.BufferedWriter(_File(fd, "w", closefd=False))
     return io.TextIOWrapper(file, "utf-8", "backslashreplace", line_buffering=True)

@@ -1,0 +1,81 @@
+"""What a process gives up before it runs other people's code."""
+
+import os
+import resource
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentrl_sandbox.inside import kernel, seccomp
+
+ENVIRONMENT: Mapping[str, str] = {
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PYTHONUTF8": "1",
+}
+"""All that a session's programs see of an environment, beside HOME and TMPDIR."""
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What a process may use. Plain numbers, from `agentrl.sandbox.Limits`."""
+
+    memory_bytes: int
+    processes: int
+    """-1 leaves it to the keeper, where the kernel would count the whole user."""
+    processes_max: int
+    """The hard limit: what all copies of a session may hold together."""
+    open_files: int
+    file_bytes: int
+    cpu_s: int
+    output_bytes: int
+    isolated: bool
+    packages: str
+
+
+def detach() -> None:
+    """Leave the keeper's session of processes, end with it, and adopt our own orphans."""
+    os.setsid()
+    kernel.die_with_parent(signal.SIGKILL)
+    kernel.adopt_orphans(True)
+
+
+def limit(confinement: Confinement, *, cpu_s: int | None = None) -> None:
+    """Set the resource limits, none above what is set already."""
+    cpu_s = confinement.cpu_s if cpu_s is None else cpu_s
+    pairs = {
+        resource.RLIMIT_AS: (confinement.memory_bytes, confinement.memory_bytes),
+        resource.RLIMIT_NOFILE: (confinement.open_files, confinement.open_files),
+        resource.RLIMIT_FSIZE: (confinement.file_bytes, confinement.file_bytes),
+        # One second between the signal that can be caught and the one that cannot.
+        resource.RLIMIT_CPU: (cpu_s, cpu_s + 1),
+        resource.RLIMIT_CORE: (0, 0),
+    }
+    if confinement.processes >= 0:
+        pairs[resource.RLIMIT_NPROC] = (confinement.processes, confinement.processes_max)
+    for what, (soft, top) in pairs.items():
+        _, current = resource.getrlimit(what)
+        if current != resource.RLIM_INFINITY:
+            soft, top = min(soft, current), min(top, current)
+        resource.setrlimit(what, (soft, top))
+
+
+def limit_processes(count: int) -> None:
+    """Set how many processes there may be from now on, -1 for no change."""
+    if count >= 0:
+        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+        resource.setrlimit(resource.RLIMIT_NPROC, (count, hard))
+
+
+def forbid(*, listen: bool = False) -> int | None:
+    """Give up every capability and all system calls that reach deep into the kernel.
+
+    With `listen` the descriptor of the filter's listener is returned, where the kernel has it.
+    """
+    kernel.drop_capabilities()
+    kernel.forbid_new_privileges()
+    if (program := seccomp.build()) is not None:
+        kernel.install_filter(program)
+    return None

@@ -1,0 +1,110 @@
+"""The keeper's view of one interpreter process: its end of the channel, its output, its end."""
+
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+
+from agentrl_sandbox.inside import processes
+from agentrl_sandbox.inside.interpreter import Endpoints
+from agentrl_sandbox.inside.output import Capture, capture_file
+
+SO_PASSCRED, SCM_CREDENTIALS = 16, 2
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a process ended, and the CPU time it used."""
+
+    signal: int = 0
+    code: int = 0
+    cpu_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Return the end in words."""
+        if not self.signal:
+            return f"ended with exit status {self.code}"
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:
+            name = f"signal {self.signal}"
+        return f"was killed by {name}"
+
+
+def death_of(pid: int, pidfd: int) -> Death:
+    """Wait for the end of a killed or dying process, and take it down."""
+    status, usage = processes.wait_end(pid, pidfd)
+    if status is None or usage is None:
+        return Death()
+    cpu_s = usage.ru_utime + usage.ru_stime
+    if os.WIFSIGNALED(status):
+        return Death(signal=os.WTERMSIG(status), cpu_s=cpu_s)
+    return Death(code=os.WEXITSTATUS(status), cpu_s=cpu_s)
+
+
+def nonce() -> str:
+    """Return 16 hexadecimal digits nobody can guess."""
+    return os.urandom(8).hex()
+
+
+class Wires:
+    """The channel and the output files of an interpreter that is about to start."""
+
+    def __init__(self) -> None:
+        self.ours, self._theirs = socket.socketpair()
+        self.out = capture_file("out")
+        self.err = capture_file("err")
+        self.ours.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 1)
+        self.ours.setblocking(False)
+
+    @property
+    def theirs(self) -> Endpoints:
+        """Return the descriptors for the other side."""
+        return Endpoints(self._theirs.fileno(), self.out, self.err)
+
+    def close_theirs(self) -> None:
+        """Close our copy of the other side's end of the channel."""
+        self._theirs.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.close_theirs()
+        self.ours.close()
+        os.close(self.out)
+        os.close(self.err)
+
+
+@dataclass
+class Life:
+    """A live interpreter."""
+
+    number: int
+    pid: int
+    wires: Wires
+    output_bytes: int
+    ancestors: frozenset[int] = frozenset()
+    """Lives whose user namespaces this one's is below: its processes count as theirs, too."""
+    pidfd: int = field(init=False)
+    world: int = field(init=False)
+    """The user namespace, which says whose a stray process is."""
+
+    def __post_init__(self) -> None:
+        self.pidfd = os.pidfd_open(self.pid)
+        self.world = processes.world(self.pid)
+
+    def output(self) -> tuple[str, str, bool]:
+        """Return what was written since the last cell, and whether some of it was left out."""
+        out, cut_out = Capture(self.wires.out, self.output_bytes).take()
+        err, cut_err = Capture(self.wires.err, self.output_bytes).take()
+        return out, err, cut_out or cut_err
+
+    def end(self) -> Death:
+        """Kill it, or bury it when it is dead already. Its output stays until `close`."""
+        processes.kill(self.pid)
+        return death_of(self.pid, self.pidfd)
+
+    def close(self) -> None:
+        """Free what we hold of it."""
+        os.close(self.pidfd)
+        self.wires.close()
