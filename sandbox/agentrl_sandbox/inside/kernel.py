@@ -1,10 +1,14 @@
 """System calls that Python 3.11 does not wrap, by way of ctypes. Linux only."""
 
 import ctypes
+import errno
 import os
+import platform
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 CLONE_NEWNS = 0x00020000
@@ -23,7 +27,14 @@ _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP_SET_FILTER = 1
+_SECCOMP_GET_SIZES = 3
+_SECCOMP_NEW_LISTENER = 1 << 3
+_SECCOMP_WAIT_KILLABLE = 1 << 5
 _CAPABILITY_VERSION_3 = 0x20080522
+
+# The C library wraps none of these. Unknown machines get a number no kernel has: ENOSYS.
+_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
 
 
 class _Filter(ctypes.Structure):
@@ -103,6 +114,39 @@ def install_filter(program: bytes) -> None:
     value = _Filter(len(program) // 8, program)
     result = _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(value), 0, 0)
     _check(result, "prctl SECCOMP")
+
+
+def install_filter_with_listener(program: bytes) -> int:
+    """Install a filter as `install_filter` does, and return the descriptor that it asks.
+
+    The descriptor is close-on-exec. Whoever holds it decides: it must be gone from this process
+    before that runs anything it should be protected from. `OSError` EINVAL on a kernel before 5.0,
+    EBUSY when a filter of this process asks somebody already.
+    """
+    value = _Filter(len(program) // 8, program)
+    address = ctypes.addressof(value)
+    # Once its call is read, a caller is interrupted by nothing but its death: an answer that was
+    # counted as given then is the one that took effect. Kernels before 5.19 do not know the flag.
+    for flags in (_SECCOMP_NEW_LISTENER | _SECCOMP_WAIT_KILLABLE, _SECCOMP_NEW_LISTENER):
+        fd = system_call(_SECCOMP, _SECCOMP_SET_FILTER, flags, address)
+        if fd >= 0 or ctypes.get_errno() != errno.EINVAL:
+            break
+    _check(fd, "seccomp NEW_LISTENER")
+    return fd
+
+
+def notification_sizes() -> tuple[int, int] | None:
+    """Return the bytes of a listener's notification and response; None where there is none."""
+    sizes = (ctypes.c_uint16 * 3)()
+    if system_call(_SECCOMP, _SECCOMP_GET_SIZES, 0, ctypes.addressof(sizes)) < 0:
+        return None
+    return sizes[0], sizes[1]
+
+
+def system_call(number: int, *arguments: int) -> int:
+    """Call what the C library does not wrap; -1 with ctypes' errno set when it fails."""
+    result: int = _syscall(number, *map(ctypes.c_long, arguments))
+    return result
 
 
 def drop_capabilities() -> None:

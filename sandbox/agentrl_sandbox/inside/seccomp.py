@@ -19,7 +19,6 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
     "process_madvise": (440, 440),
-    "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -79,6 +78,7 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "memfd_secret": (447, 447),
     "personality": (135, 92),
 }
+_UNSHARE = (272, 97)
 _CLONE, _CLONE3, _SOCKET, _IOCTL = (56, 220), (435, 435), (41, 198), (16, 29)
 _NAMESPACE_FLAGS = 0x7E020080  # every CLONE_NEW* of clone(2)
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: the ones a network namespace confines
@@ -89,6 +89,7 @@ _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
+_NOTIFY = 0x7FC00000
 
 
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -100,8 +101,11 @@ def _refuse(number: int = errno.EPERM) -> bytes:
 
 
 @cache
-def build(machine: str | None = None) -> bytes | None:
-    """Return the filter for this kind of machine, or None where no table of calls exists."""
+def build(machine: str | None = None, *, notify_unshare: bool = False) -> bytes | None:
+    """Return the filter for this kind of machine, or None where no table of calls exists.
+
+    With `notify_unshare`, unshare asks the filter's listener instead of being refused.
+    """
     machine = machine or platform.machine()
     if machine not in _AUDIT_ARCH:
         return None
@@ -117,6 +121,8 @@ def build(machine: str | None = None) -> bytes | None:
     for numbers in _DENIED.values():
         if (number := numbers[which]) is not None:
             parts += [_op(_JEQ, number, 0, 1), _refuse()]
+    unshare = _op(_RETURN, _NOTIFY) if notify_unshare else _refuse()
+    parts += [_op(_JEQ, _UNSHARE[which], 0, 1), unshare]
     # glibc falls back to clone, whose flags a filter can see.
     parts += [_op(_JEQ, _CLONE3[which], 0, 1), _refuse(errno.ENOSYS)]
     parts += _on_call(_CLONE[which], 0, [_op(_JSET, _NAMESPACE_FLAGS, 0, 1), _refuse()])
