@@ -1,118 +1,196 @@
-"""The host's end of a channel: requests out, replies in, each matched by its number."""
+"""The host's end of a socket to a supervisor or a keeper: requests out, replies in, by number.
+
+A reply may bring a descriptor: the socket of a new session, the line to an interpreter.
+"""
 
 import asyncio
 import itertools
+import os
 import socket
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 from agentrl.errors import SandboxError
 from agentrl_sandbox.inside.frames import Frame, FrameError, Reader, encode
 
 GREETING = 0
 """The number of the first frame, which answers no request."""
+EVENT = -1
+"""The number of a frame that answers no request at all."""
+_CHUNK_BYTES = 2**16
+_FDS_MAX = 64
 
 
-async def connect(end: socket.socket, why_ended: Callable[[], str]) -> "Channel":
-    """Return a channel over a socket, which it owns from here on, also when this is cancelled."""
-    loop = asyncio.get_running_loop()
-    end.setblocking(False)
-    try:
-        _, channel = await loop.create_connection(lambda: Channel(why_ended), sock=end)
-    except BaseException:
-        end.close()
-        raise
-    return channel
+class Reply(NamedTuple):
+    """An answer, and the descriptor it brought, or -1."""
+
+    frame: Frame
+    fd: int = -1
+
+    def socket(self) -> socket.socket | None:
+        """Return what the descriptor is, for the caller to own."""
+        return socket.socket(fileno=self.fd) if self.fd >= 0 else None
+
+    def drop(self) -> None:
+        """Close the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
-class Channel(asyncio.Protocol):
-    """Frames over a socket. When it ends, every request in flight raises `SandboxError` at once."""
+class Channel:
+    """Frames and descriptors over a socket, which it owns.
 
-    def __init__(self, why_ended: Callable[[], str]) -> None:
+    When it ends, every request in flight raises `SandboxError` at once. A descriptor that nobody
+    waits for any more is closed.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        why_ended: Callable[[], str],
+        *,
+        on_event: Callable[[Reply], None] = Reply.drop,
+    ) -> None:
+        self._end = end
         self._why_ended = why_ended
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
         self._reader = Reader()
-        self._transport: asyncio.Transport | None = None
-        loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[Frame]] = {GREETING: loop.create_future()}
+        self._fds: deque[int] = deque()
+        self._out = bytearray()
+        self._waiting: dict[int, asyncio.Future[Reply]] = {GREETING: self._loop.create_future()}
         self._numbers = itertools.count(GREETING + 1)
         self.ended = False
         self.late_replies = 0
         """Replies to requests that nobody waits for any more, discarded."""
+        end.setblocking(False)
+        self._loop.add_reader(end.fileno(), self._readable)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Hand each reply to whoever asked; discard those nobody waits for."""
-        try:
-            frames = self._reader.feed(data)
-        except FrameError:
-            self.close()
-            return
-        for frame in frames:
-            future = self._waiting.pop(frame.body.get("id", GREETING), None)
-            if future is None or future.done():
-                self.late_replies += 1
-            else:
-                future.set_result(frame)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is in flight."""
-        self.ended = True
-        error = SandboxError(self._why_ended())
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # seen, also when nobody is left to be told
-        self._waiting.clear()
-
-    async def greeting(self, within_s: float) -> dict[str, Any]:
+    async def greeting(self, within_s: float) -> Reply:
         """Return the first frame."""
-        future = self._waiting.get(GREETING)
-        if future is None:
+        if self.ended:
             raise SandboxError(self._why_ended())
-        return (await self._reply(GREETING, future, within_s)).body
+        return await self._reply(GREETING, self._waiting[GREETING], within_s)
 
-    async def ask(self, body: dict[str, Any], blob: bytes = b"", *, within_s: float) -> Frame:
+    async def ask(
+        self, body: dict[str, object], blob: bytes = b"", *, within_s: float
+    ) -> Reply:
         """Send a request and return its reply.
 
         `SandboxError` when the channel ends or the deadline passes. A caller that is cancelled
-        takes its request with it: the other side is told, and a reply is discarded.
+        leaves its request behind; the reply is discarded.
         """
-        if self._transport is None or self.ended:
+        number, future = self.post(body, blob)
+        return await self._reply(number, future, within_s)
+
+    def post(
+        self, body: dict[str, object], blob: bytes = b""
+    ) -> tuple[int, asyncio.Future[Reply]]:
+        """Send a request; return its number and what will be its reply."""
+        if self.ended:
             raise SandboxError(self._why_ended())
         number = next(self._numbers)
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting[number] = future
-        self._transport.write(encode({**body, "id": number}, blob))
-        try:
-            return await self._reply(number, future, within_s)
-        except asyncio.CancelledError:
-            self._cancel(number, body)
-            raise
+        self.send(encode({**body, "id": number}, blob))
+        return number, future
 
-    async def _reply(self, number: int, future: asyncio.Future[Frame], within_s: float) -> Frame:
-        timer = asyncio.get_running_loop().call_later(within_s, self._give_up, number, within_s)
+    def send(self, data: bytes) -> None:
+        """Send now what the socket takes, and the rest when it takes more."""
+        if self._out or self.ended:
+            self._out += data
+            return
+        try:
+            sent = self._end.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent < len(data):
+            self._out += data[sent:]
+            self._loop.add_writer(self._end.fileno(), self._writable)
+
+    def close(self) -> None:
+        """Close the socket; whoever is at the other end goes with it. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        self._loop.remove_reader(self._end.fileno())
+        self._loop.remove_writer(self._end.fileno())
+        self._end.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        for future in self._waiting.values():
+            _fail(future, self._why_ended())
+        self._waiting.clear()
+
+    async def _reply(
+        self, number: int, future: asyncio.Future[Reply], within_s: float
+    ) -> Reply:
+        text = f"the sandbox did not answer within {within_s:g} s"
+        timer = self._loop.call_later(within_s, _fail, future, text)
         try:
             return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().drop()
+            raise
         finally:
             timer.cancel()
             self._waiting.pop(number, None)
 
-    def _give_up(self, number: int, after_s: float) -> None:
+    def _writable(self) -> None:
+        try:
+            del self._out[: self._end.send(self._out)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if not self._out:
+            self._loop.remove_writer(self._end.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(
+                self._end, _CHUNK_BYTES, _FDS_MAX, socket.MSG_CMSG_CLOEXEC
+            )
+            self._fds += fds
+            frames = self._reader.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, FrameError):
+            self.close()
+            return
+        for frame in frames:
+            if not self.ended:
+                self._answer(frame)
+        if not data:
+            self.close()
+
+    def _answer(self, frame: Frame) -> None:
+        number = frame.body["id"]
         future = self._waiting.pop(number, None)
-        if future is not None and not future.done():
-            future.set_exception(SandboxError(f"the sandbox did not answer within {after_s:g} s"))
+        reply = Reply(frame)
+        if frame.body.get("fd"):
+            if not self._fds:  # the kernel drops what does not fit into our table of open files
+                if future is not None:
+                    _fail(future, "no file descriptor left for a session; raise `ulimit -n`")
+                return
+            reply = Reply(frame, self._fds.popleft())
+        if number == EVENT:
+            self._on_event(reply)
+        elif future is None or future.done():
+            self.late_replies += 1
+            reply.drop()
+        else:
+            future.set_result(reply)
 
-    def _cancel(self, number: int, body: dict[str, Any]) -> None:
-        if self._transport is not None and not self.ended:
-            session = body.get("session")
-            message = {"op": "cancel", "session": session, "cancels": number, "id": -1}
-            self._transport.write(encode(message))
 
-    def close(self) -> None:
-        """Close the channel; the keeper at the other end goes with it. Idempotent."""
-        if self._transport is not None:
-            self._transport.close()
+def _fail(future: asyncio.Future[Reply], text: str) -> None:
+    if not future.done():
+        future.set_exception(SandboxError(text))
+        future.exception()  # seen, also when nobody is left to be told

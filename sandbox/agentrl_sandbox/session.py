@@ -1,58 +1,116 @@
-"""One session as the host sees it: the `Sandbox` that tools and environments hold."""
+"""One session as the host sees it: the `Sandbox` that tools and environments hold.
+
+Cells go over the session's own line to its interpreter. Everything else, and above all ending an
+interpreter, goes over the family's channel to the keeper.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Self
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 from agentrl.errors import ForkUnsupported, SandboxError
-from agentrl.sandbox import ExecResult, Limits
-from agentrl_sandbox.channel import Channel
+from agentrl.message import Image
+from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
+from agentrl_sandbox.channel import Reply
+from agentrl_sandbox.family import GRACE_S, Family
 from agentrl_sandbox.inside.frames import START_S, Frame
+from agentrl_sandbox.line import Expired, Line, LineBroken, Outcome, Violation
 
-GRACE_S = 5.0
-"""How long a keeper may take beyond a cell's own deadline before it counts as gone."""
 _OS_ERRORS: dict[str, type[OSError]] = {
     kind.__name__: kind
     for kind in (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 }
-
-
-class Family:
-    """A channel and how many sessions (one opened, the others its forks) still use it."""
-
-    def __init__(self, channel: Channel, limits: Limits) -> None:
-        self.channel = channel
-        self.limits = limits
-        self.members = 1
+_FRESH = "names are gone, files are kept, and the next cell starts in a fresh interpreter"
+_RESTORED = "names are as before the cell, files are kept"
+_ENDED = "the session has ended, and nothing runs in it any more"
 
 
 class Session:
     """A persistent interpreter and a private directory inside the isolation.
 
-    Requests to one session are served one after the other. `timeout`, `oom`, `crash` and
-    `violation` cost the session its names, never its files; so does cancelling an `exec`.
+    Requests to one session are served one after the other. What follows when its interpreter is
+    lost (`timeout`, `oom`, `crash`, `violation`, or a cancelled `exec`) is `after_timeout` of the
+    settings; files stay in any case.
     """
 
     def __init__(
-        self, family: Family, number: int, *, on_close: Callable[[], Awaitable[None]] | None = None
+        self,
+        family: Family,
+        number: int,
+        line: Line | None,
+        *,
+        on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._family = family
         self._number = number
+        self._line = line
         self._on_close = on_close
         self._turn = asyncio.Lock()
         self._closed = False
+        self._death: asyncio.Future[Reply] | None = None
+        """Set while somebody waits to hear why the line broke."""
+        self._last_words: ExecResult | None = None
+        """For the next cell, when the interpreter died between cells."""
+        self._over: ExecResult | None = None
+        """For every further cell, when the session has ended."""
+        self._stopping: asyncio.Task[None] | None = None
+        family.join(number, self._died)
 
     async def exec(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run a cell; `SandboxError` when the sandbox is gone or does not answer."""
-        wall_s = self._family.limits.wall_s
+        wall_s = self._family.settings.limits.wall_s
         timeout_s = wall_s if timeout_s is None else min(timeout_s, wall_s)
-        body = {"op": "exec", "code": code, "timeout_s": timeout_s}
-        reply = (await self._ask(body, within_s=timeout_s + GRACE_S)).body
-        return ExecResult(
+        async with self._turn:
+            await self._ready()
+            if (said := self._over or self._last_words) is not None:
+                self._last_words = None
+                return said
+            if self._line is None and (refused := await self._spawn()) is not None:
+                return refused
+            if self._family.settings.after_timeout == "restore":
+                await self._family.ask({"op": "spare", "session": self._number}, within_s=2 * START_S)
+            return await self._cell(code, timeout_s)
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str = ".",
+        timeout_s: float | None = None,
+    ) -> RunResult:
+        """Run a program; `SandboxError` when the sandbox is gone or does not answer."""
+        wall_s = self._family.settings.limits.wall_s
+        timeout_s = wall_s if timeout_s is None else min(timeout_s, wall_s)
+        body = {
+            "op": "run",
+            "session": self._number,
+            "argv": [str(part) for part in command],
+            "env": dict(env or {}),
+            "cwd": cwd,
+            "timeout_s": timeout_s,
+        }
+        async with self._turn:
+            await self._ready()
+            number, future = self._family.channel.post(body, stdin)
+            try:
+                async with asyncio.timeout(timeout_s + START_S):
+                    reply = (await future).frame.body
+            except asyncio.CancelledError:
+                self._family.tell({"op": "cancel", "session": self._number, "cancels": number})
+                raise
+            except TimeoutError:
+                self._family.channel.close()
+                raise SandboxError("the sandbox did not end a command in time") from None
+        if "gone" in reply:
+            raise SandboxError(reply["gone"])
+        return RunResult(
             status=reply["status"],
-            stdout=reply.get("stdout", ""),
-            stderr=reply.get("stderr", ""),
-            value=reply["value"],
+            exit_code=reply["exit_code"],
+            stdout=reply["stdout"],
+            stderr=reply["stderr"],
             error=reply["error"],
             truncated=reply["truncated"],
             seconds=reply["seconds"],
@@ -60,18 +118,21 @@ class Session:
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file below the session's directory, making parent directories."""
-        limit_bytes = self._family.limits.file_bytes
+        limit_bytes = self._family.settings.limits.file_bytes
         if len(data) > limit_bytes:
             raise OSError(
                 f"{path!r} has {len(data)} bytes, over sandbox.limits.file_bytes={limit_bytes}"
             )
-        _raise_os_error(await self._ask({"op": "write", "path": path}, data))
+        await self._file("write", path, data)
 
     async def read(self, path: str) -> bytes:
         """Return a regular file below the session's directory; links are not followed."""
-        reply = await self._ask({"op": "read", "path": path})
-        _raise_os_error(reply)
-        return reply.blob
+        return (await self._file("read", path)).blob
+
+    async def entries(self, path: str = ".") -> tuple[FileEntry, ...]:
+        """Return the entries of a directory below the session's directory, by name."""
+        found = (await self._file("entries", path)).body["entries"]
+        return tuple(FileEntry(name=name, kind=kind, size_bytes=size) for name, kind, size in found)
 
     async def fork(self, *, keep_rng: bool = False) -> Self:
         """Return a copy: names, directory and working directory.
@@ -80,20 +141,40 @@ class Session:
         Open files share their offset with the original; other processes of the session are not
         copied. `ForkUnsupported` while the interpreter runs more than one thread.
         """
-        body = {"op": "fork", "keep_rng": keep_rng}
-        reply = (await self._ask(body, within_s=START_S + GRACE_S)).body
-        if "unsupported" in reply:
-            raise ForkUnsupported(f"this session cannot be forked now: {reply['unsupported']}")
-        self._family.members += 1
-        return type(self)(self._family, reply["session"], on_close=self._on_close)
+        async with self._turn:
+            await self._ready()
+            if (said := self._over or self._last_words) is not None:
+                raise ForkUnsupported(f"this session cannot be forked now: {said.error}")
+            body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
+            reply = await self._family.ask(body, within_s=START_S + GRACE_S)
+            if "unsupported" in reply.frame.body:
+                why = reply.frame.body["unsupported"]
+                raise ForkUnsupported(f"this session cannot be forked now: {why}")
+            number, line = reply.frame.body["session"], self._family.line(reply)
+            copy = type(self)(self._family, number, line, on_close=self._on_close)
+            if line is not None:
+                await copy.greeted()
+            return copy
+
+    async def greeted(self) -> None:
+        """Wait until the interpreter at the other end is ready."""
+        assert self._line is not None
+        try:
+            await self._line.greeting(timeout_s=START_S)
+        except (Expired, LineBroken, Violation) as error:
+            await self.close()
+            raise SandboxError(f"the interpreter did not start: {error!r}") from error
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """End every process of the session and delete its directory. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        channel = self._family.channel
-        self._family.members -= 1
+        family, channel = self._family, self._family.channel
+        family.leave(self._number)
         try:
             if not channel.ended:
                 body = {"op": "close", "session": self._number}
@@ -101,28 +182,161 @@ class Session:
         except SandboxError:
             channel.close()  # gone already, or stuck: without its channel a keeper ends
         finally:
-            if self._family.members == 0:
+            if self._line is not None:
+                self._line.close()
+            if family.members == 0:
                 channel.close()
                 if self._on_close is not None:
                     await self._on_close()
 
-    async def _ask(
-        self, body: dict[str, Any], blob: bytes = b"", *, within_s: float = GRACE_S
-    ) -> Frame:
+    async def _ready(self) -> None:
+        if self._closed:
+            raise SandboxError("this session is closed; open another one")
+        if self._stopping is not None:
+            await self._stopping
+            self._stopping = None
+
+    async def _file(self, op: Literal["write", "read", "entries"], path: str, data: bytes = b"") -> Frame:
         async with self._turn:
-            if self._closed:
-                raise SandboxError("this session is closed; open another one")
-            try:
-                body = {**body, "session": self._number}
-                reply = await self._family.channel.ask(body, blob, within_s=within_s)
-            except SandboxError:
-                self._family.channel.close()  # never reused after a missed deadline
-                raise
-        if "gone" in reply.body:
-            raise SandboxError(reply.body["gone"])
+            await self._ready()
+            body = {"op": op, "session": self._number, "path": path}
+            reply = await self._family.ask_frame(body, data)
+        if (kind := reply.body.get("os_error")) is not None:
+            raise _OS_ERRORS.get(kind, OSError)(reply.body["text"])
         return reply
 
+    # -- cells --------------------------------------------------------------------------------
 
-def _raise_os_error(reply: Frame) -> None:
-    if (kind := reply.body.get("os_error")) is not None:
-        raise _OS_ERRORS.get(kind, OSError)(reply.body["text"])
+    async def _spawn(self) -> ExecResult | None:
+        """Get an interpreter; a result when the session may not have one any more."""
+        reply = await self._family.ask({"op": "spawn", "session": self._number}, within_s=2 * START_S)
+        body = reply.frame.body
+        if "limit" in body:
+            return ExecResult(status="limit", error=body["limit"])
+        if "refused" in body:
+            raise SandboxError(f"no interpreter for the session: {body['refused']}")
+        self._line = self._family.line(reply)
+        assert self._line is not None
+        await self._line.greeting(timeout_s=START_S)
+        return None
+
+    async def _cell(self, code: str, timeout_s: float) -> ExecResult:
+        line = self._line
+        assert line is not None
+        start_s = time.monotonic()
+        try:
+            outcome = await line.ask(code, timeout_s=timeout_s)
+        except Expired:
+            what = f"stopped after {timeout_s:g} s"
+            return await self._stopped(line, "timeout", what, time.monotonic() - start_s)
+        except Violation as error:
+            return await self._stopped(line, "violation", str(error), time.monotonic() - start_s)
+        except LineBroken:
+            return await self._why_broken(line, time.monotonic() - start_s)
+        except BaseException:
+            self._line = None
+            self._stopping = asyncio.create_task(self._stop_quietly(line))
+            raise
+        seconds = time.monotonic() - start_s
+        if outcome.status == "oom":
+            return await self._stopped(line, "oom", outcome.error or "", seconds, outcome)
+        return ExecResult(
+            status=outcome.status,
+            stdout=outcome.stdout,
+            stderr=outcome.stderr,
+            value=outcome.value,
+            error=outcome.error,
+            images=tuple(Image(data) for data in outcome.images),
+            truncated=outcome.truncated,
+            seconds=seconds,
+        )
+
+    async def _stop(self, line: Line) -> Reply:
+        """Have the keeper end the interpreter; a spare, if there is one, takes its place."""
+        self._line = None
+        line.close()
+        body = {"op": "stop", "session": self._number, "life": line.life}
+        reply = await self._family.ask(body, within_s=START_S)
+        await self._take_over(reply)
+        return reply
+
+    async def _take_over(self, reply: Reply) -> None:
+        line = self._family.line(reply)
+        if line is None:
+            return
+        try:
+            await line.greeting(timeout_s=START_S)
+        except (Expired, LineBroken, Violation):
+            line.close()
+            return
+        self._line = line
+
+    async def _stop_quietly(self, line: Line) -> None:
+        try:
+            await self._stop(line)
+        except SandboxError:
+            return  # whoever comes next is told
+
+    async def _stopped(
+        self,
+        line: Line,
+        status: ExecStatus,
+        error: str,
+        seconds: float,
+        outcome: Outcome | None = None,
+    ) -> ExecResult:
+        said = (await self._stop(line)).frame.body
+        if outcome is not None:
+            said = {**said, "stdout": outcome.stdout, "stderr": outcome.stderr}
+        return self._lost(said, status, error, seconds)
+
+    async def _why_broken(self, line: Line, seconds: float) -> ExecResult:
+        """Return what ended an interpreter that hung up."""
+        self._line = None
+        line.close()
+        if self._last_words is None:
+            self._death = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(GRACE_S):
+                    await self._death
+            except TimeoutError:
+                return await self._stopped(line, "violation", "it closed its channel", seconds)
+            finally:
+                self._death = None
+        if self._stopping is not None:
+            await self._stopping
+            self._stopping = None
+        said, self._last_words = self._last_words, None
+        if said is None:
+            raise SandboxError("the sandbox's keeper ended; the session is lost, open another one")
+        return said
+
+    def _died(self, event: Reply) -> None:
+        """Hear from the keeper that the interpreter died."""
+        body = event.frame.body
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+        self._last_words = self._lost(body, body["status"], body["error"], 0.0)
+        if event.fd >= 0:
+            self._stopping = asyncio.create_task(self._take_over(event))
+        if self._death is not None and not self._death.done():
+            self._death.set_result(event)
+
+    def _lost(
+        self, said: dict[str, Any], status: ExecStatus, error: str, seconds: float
+    ) -> ExecResult:
+        ends = self._family.settings.after_timeout == "end"
+        restored = "life" in said
+        follows = _ENDED if ends else _RESTORED if restored else _FRESH
+        result = ExecResult(
+            status=status,
+            stdout=said.get("stdout", ""),
+            stderr=said.get("stderr", ""),
+            error=f"{error}; {follows}",
+            truncated=bool(said.get("truncated")),
+            seconds=seconds,
+        )
+        if ends:
+            self._over = ExecResult(status=status, error=f"{error}; {follows}")
+        return result

@@ -24,7 +24,7 @@ def _parts(path: str) -> list[str]:
 def _open_parent(root: str, path: str, *, make: bool) -> tuple[int, str]:
     """Return a descriptor of the directory that holds `path`, and the last component."""
     *above, name = _parts(path)
-    here = os.open(root, _DIRECTORY)
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in above:
             if make:
@@ -98,6 +98,34 @@ def read(root: str, path: str, *, limit_bytes: int) -> bytes:
                 f"{path!r} has {size_bytes} bytes, over sandbox.limits.file_bytes={limit_bytes}"
             )
         return data
+
+
+def entries(root: str, path: str) -> list[tuple[str, str, int]]:
+    """Return name, kind and size of what a directory below `root` holds, by name."""
+    if path in ("", "."):
+        directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        parent, name = _open_parent(root, path, make=False)
+        try:
+            directory = _open(name, _DIRECTORY, parent, path)
+        finally:
+            os.close(parent)
+    try:
+        with os.scandir(directory) as found:
+            names = sorted(_entry(entry) for entry in found)
+    finally:
+        os.close(directory)
+    return names
+
+
+def _entry(entry: "os.DirEntry[str]") -> tuple[str, str, int]:
+    name = entry.name.encode(errors="replace").decode()
+    mode = entry.stat(follow_symlinks=False)
+    if stat.S_ISREG(mode.st_mode):
+        return name, "file", mode.st_size
+    if stat.S_ISDIR(mode.st_mode):
+        return name, "directory", 0
+    return name, "link" if stat.S_ISLNK(mode.st_mode) else "other", 0
 
 
 def copy_tree(source: str, target: str) -> None:

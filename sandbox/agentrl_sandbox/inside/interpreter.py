@@ -18,12 +18,10 @@ from typing import Any
 
 from agentrl_sandbox.inside import cell, confine, figures, kernel, landlock, seccomp, streams
 from agentrl_sandbox.inside.confine import Confinement
-from agentrl_sandbox.inside.frames import Reader, encode
+from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, Reader, encode
 from agentrl_sandbox.inside.output import Capture
 
 CHANNEL_FD = 3
-FIGURES_MAX = 4
-FIGURE_BYTES_MAX = 2**20
 _PLACES = 6
 _CHUNK_BYTES = 2**16
 _FORK_FDS = 3

@@ -1,13 +1,16 @@
-"""The keeper of one opened session and its forks: holds deadlines, nonces, output and files.
+"""The keeper of one opened session and its forks: starts, stops, copies, files, commands.
+
+Cells do not come by here: the host and the interpreter speak directly. The keeper holds what the
+code must not: processes, namespaces, files, and the power to end them.
 
 Invariants:
-- every request of the host is answered once, unless the host cancelled it;
-- a session has at most one job, and an interpreter that missed a deadline, ran out of memory or
-  broke the protocol is dead before the host hears of it;
-- whatever is below this process and is neither a known interpreter nor below one is killed;
+- every request of the host is answered once;
+- an interpreter that the host was told is gone is dead, with all it started;
+- whatever is below this process and belongs to no session is killed;
 - when this process ends, all of it ends.
 """
 
+import contextlib
 import os
 import resource
 import selectors
@@ -19,19 +22,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import files, kernel, processes
-from agentrl_sandbox.inside.child import Child, Death, Pipes, nonce
+from agentrl_sandbox.inside import files, kernel, place, processes
+from agentrl_sandbox.inside.birth import Birth, Listeners, Stillborn, ask_copy
+from agentrl_sandbox.inside.command import Command, Order, World
 from agentrl_sandbox.inside.frames import START_S, Frame, encode
-from agentrl_sandbox.inside.interpreter import Confinement, become, send_fork
+from agentrl_sandbox.inside.interpreter import become
+from agentrl_sandbox.inside.life import Death, Life, Wires, death_of
 from agentrl_sandbox.inside.link import Link
-from agentrl_sandbox.inside.output import clip
-from agentrl_sandbox.inside.state import Job, Session, Settings
+from agentrl_sandbox.inside.output import Capture
+from agentrl_sandbox.inside.quota import Quota
+from agentrl_sandbox.inside.state import Session, Settings
 
 FORKS_MAX = 256
 """Live forks of one session; the kernel's hard limit on processes leaves room for as many."""
 _WATCH_S = 0.05
-_STATUSES = frozenset(("ok", "error", "oom", "limit"))
-_FRESH = "names are gone, files are kept, and the next cell starts in a fresh interpreter"
+_EVENT = -1
+"""The number of a message that answers no request."""
+
+Body = dict[str, Any]
 
 
 class Keeper:
@@ -39,26 +47,36 @@ class Keeper:
 
     def __init__(self, host: socket.socket, settings: Settings) -> None:
         self._settings = settings
+        self._quota = Quota(settings, FORKS_MAX)
         self._selector = selectors.DefaultSelector()
         self._sessions: dict[int, Session] = {}
+        self._births: dict[int, Birth] = {}
+        """By the descriptor of their channel."""
+        self._listeners = Listeners(self._selector, lambda: list(self._births.values()))
+        self._namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._opened = 0
+        self._lives = 0
         self._host = Link(
             self._selector, host, on_frame=self._request, on_end=lambda _: self._leave()
         )
-        self._handlers: dict[str, Callable[[int, dict[str, Any], bytes], None]] = {
-            "exec": self._exec,
+        self._handlers: dict[str, Callable[[int, Session, Body, bytes], None]] = {
+            "spawn": self._spawn,
+            "stop": self._stop,
+            "spare": self._spare,
+            "fork": self._fork,
+            "run": self._run,
             "cancel": self._cancel,
             "write": self._write,
             "read": self._read,
-            "fork": self._fork,
+            "entries": self._entries,
             "close": self._close,
         }
 
     def run(self) -> NoReturn:
         """Open the first session and serve until the host lets go."""
         first = self._new_session()
-        self._spawn(first)
-        first.job = Job(0, "start", START_S)
+        self._sessions[first.id] = first
+        self._spawn(0, first, {}, b"")
         while True:
             for key, events in self._selector.select(self._wait_s()):
                 key.data(events)
@@ -66,389 +84,307 @@ class Keeper:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _jobs(self) -> list[tuple[Session, Job]]:
-        return [(s, s.job) for s in self._sessions.values() if s.job is not None]
+    def _commands(self) -> list[tuple[Session, Command]]:
+        return [(s, c) for s in self._sessions.values() for c in s.commands.values()]
 
     def _wait_s(self) -> float | None:
-        deadlines = [job.deadline_s for _, job in self._jobs()]
-        if not deadlines:
-            return None
-        wait_s = max(0.0, min(deadlines) - time.monotonic())
-        return wait_s if self._settings.isolated else min(wait_s, _WATCH_S)
+        deadlines = [b.deadline_s for b in self._births.values() if b.deadline_s]
+        deadlines += [c.deadline_s for _, c in self._commands()]
+        wait_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if self._settings.isolated:
+            return wait_s
+        return _WATCH_S if wait_s is None else min(wait_s, _WATCH_S)
 
     def _expire(self) -> None:
         now_s = time.monotonic()
-        for session, job in self._jobs():
-            if job.deadline_s <= now_s:
-                self._late(session, job)
-            elif not self._settings.isolated and now_s - job.started_s > _WATCH_S:
-                self._count_processes(session)
+        for birth in list(self._births.values()):
+            if birth.deadline_s and birth.deadline_s <= now_s:
+                self._stillborn(birth, f"it did not start within {START_S:g} s")
+        for session, command in self._commands():
+            if command.deadline_s <= now_s:
+                self._command_over(session, command, "timeout")
+        if not self._settings.isolated:
+            for session in self._sessions.values():
+                self._watch(session)
 
-    def _late(self, session: Session, job: Job) -> None:
-        if job.kind == "exec":
-            self._stop(session, "timeout", f"stopped after {job.timeout_s:g} s; {_FRESH}")
-        elif job.kind == "fork":
-            self._abandon_fork(session, job, f"the copy did not start within {START_S:g} s")
-        else:
-            self._refuse(session, f"the interpreter did not start within {START_S:g} s")
-
-    def _count_processes(self, session: Session) -> None:
+    def _watch(self, session: Session) -> None:
         """Hold the limit on processes where the kernel would count the whole user."""
         limit = self._settings.processes
-        if session.child and len(processes.descendants(session.child.pid)) >= limit:
-            self._stop(session, "limit", f"more than {limit} processes; {_FRESH}")
+        if session.life and len(processes.descendants(session.life.pid)) >= limit:
+            self._lost(session, session.life, "limit", f"more than {limit} processes")
 
-    # -- requests of the host -----------------------------------------------------------------
+    # -- the host -----------------------------------------------------------------------------
 
     def _request(self, frame: Frame) -> None:
-        request: int = frame.body["id"]
-        self._handlers[frame.body["op"]](request, frame.body, frame.blob)
-
-    def _reply(self, request: int, body: dict[str, Any], blob: bytes = b"") -> None:
-        self._host.send(encode({"id": request, **body}, blob))
-
-    def _exec(self, request: int, body: dict[str, Any], _: bytes) -> None:
-        session = self._sessions[body["session"]]
-        job = Job(request, "exec", body["timeout_s"])
-        session.job = job
-        if session.last_words is not None:
-            status, error = session.last_words
-            session.last_words = None
-            self._finish(session, status, error=error)
-            return
-        if session.child is None:
-            if session.cpu_s >= self._settings.cpu_s:
-                self._finish(session, "limit", error=self._cpu_text())
-                return
-            self._spawn(session)
-        assert session.child is not None
-        session.child.drain()
-        session.child.clear()
-        session.child.ask({"op": "exec", "code": body["code"]})
-
-    def _cancel(self, request: int, body: dict[str, Any], _: bytes) -> None:
+        body = frame.body
         session = self._sessions.get(body["session"])
-        if session and session.job and session.job.request == body["cancels"]:
-            job, session.job = session.job, None
-            if job.kind == "fork":
-                self._drop_copy(job)
-            self._bury(session)
+        if session is None:
+            self._reply(body["id"], {"gone": "the session is closed"})
+            return
+        self._handlers[body["op"]](body["id"], session, body, frame.blob)
 
-    def _write(self, request: int, body: dict[str, Any], blob: bytes) -> None:
-        directory = self._sessions[body["session"]].directory
-        limit_bytes = self._settings.file_bytes
+    def _reply(self, request: int, body: Body, blob: bytes = b"", fd: int | None = None) -> None:
+        self._host.send(encode({"id": request, "fd": fd is not None, **body}, blob), fd)
+
+    # -- births -------------------------------------------------------------------------------
+
+    def _spawn(self, request: int, session: Session, _: Body, __: bytes) -> None:
+        """Start a fresh interpreter: a fork of this process, which never ran the code."""
+        if session.cpu_s >= self._settings.cpu_s:
+            self._reply(request, {"limit": self._quota.cpu_text})
+            return
+        wires = Wires()
+        birth = Birth("fresh", request, session, wires)
+        confinement = self._quota.confinement(session.cpu_s)
         try:
-            files.write(directory, body["path"], blob, limit_bytes=limit_bytes)
+            birth.pid = kernel.fork()
         except OSError as error:
-            self._reply(request, _os_error(error))
-        else:
-            self._reply(request, {})
+            wires.close()
+            self._reply(request, {"refused": f"no process for an interpreter: {error}"})
+            return
+        if birth.pid == 0:
+            home = session.place
+            if home.namespace_fd >= 0:
+                kernel.join(home.namespace_fd, kernel.CLONE_NEWNS)
+            become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
+        wires.close_theirs()
+        self._expect(birth)
 
-    def _read(self, request: int, body: dict[str, Any], _: bytes) -> None:
-        directory = self._sessions[body["session"]].directory
+    def _copy(self, birth: Birth, *, keep_rng: bool) -> None:
+        """Have the live interpreter of a session copied."""
+        assert birth.origin is not None
+        self._allow(birth.origin, self._quota.processes_max)
+        self._expect(birth)
         try:
-            data = files.read(directory, body["path"], limit_bytes=self._settings.file_bytes)
-        except OSError as error:
-            self._reply(request, _os_error(error))
+            ask_copy(birth, keep_rng=keep_rng)
+        except Stillborn as error:
+            self._stillborn(birth, str(error))
+
+    def _expect(self, birth: Birth) -> None:
+        channel = birth.wires.ours
+        self._births[channel.fileno()] = birth
+        self._selector.register(channel, selectors.EVENT_READ, lambda _: self._heard(birth))
+
+    def _heard(self, birth: Birth) -> None:
+        try:
+            said = birth.heard()
+            if said == "hello" and birth.origin is not None and birth.pid in self._known(birth):
+                raise Stillborn("the copy is no process of its own")
+            if birth.kind == "spare" and said:
+                birth.deadline_s = 0.0
+                birth.session.spare = birth
+                self._share_processes()
+                self._reply(birth.request, {})
+            elif said == "unshared" or (said == "hello" and not birth.apart):
+                self._settle(birth)
+        except Stillborn as error:
+            self._stillborn(birth, str(error))
+
+    def _settle(self, birth: Birth) -> None:
+        """Bring a newborn to its session, and tell the host how to speak to it."""
+        self._reply(birth.request, self._move_in(birth), fd=birth.wires.ours.fileno())
+
+    def _move_in(self, birth: Birth) -> Body:
+        session = birth.session
+        self._lives += 1
+        life = Life(
+            self._lives, birth.pid, birth.wires, self._settings.output_bytes, birth.ancestors
+        )
+        count = self._quota.processes(0)
+        greeting = birth.settle(processes=count, own_namespace_fd=self._namespace_fd)
+        self._forget(birth)
+        if birth.listener is not None:
+            self._listeners.add(birth.listener)
+        session.life = life
+        session.worlds.add(life.world)
+        self._sessions[session.id] = session
+        self._selector.register(
+            life.pidfd, selectors.EVENT_READ, lambda _: self._died(session, life)
+        )
+        self._share_processes()
+        return {"session": session.id, "life": life.number, "nonce": greeting}
+
+    def _forget(self, birth: Birth) -> None:
+        self._selector.unregister(birth.wires.ours)
+        del self._births[birth.wires.ours.fileno()]
+
+    def _stillborn(self, birth: Birth, why: str) -> None:
+        self._forget(birth)
+        if birth.pid:
+            processes.kill(birth.pid)
+        if birth.kind == "fresh":
+            death = death_of(birth.pid, os.pidfd_open(birth.pid))
+            said, _ = Capture(birth.wires.err, self._settings.output_bytes).take()
+            reply = {"refused": f"the interpreter {death.text} ({why}): {said}"}
         else:
-            self._reply(request, {}, data)
+            reply = {"unsupported": why}
+        birth.wires.close()
+        if birth.session.spare is birth:
+            birth.session.spare = None
+        else:
+            self._reply(birth.request, reply)
+        self._end_strays(birth.session)
+        if birth.kind == "copy":
+            self._remove(birth.session)
+        self._share_processes()
 
-    def _close(self, request: int, body: dict[str, Any], _: bytes) -> None:
-        session = self._sessions.pop(body["session"], None)
-        if session is not None:
-            if session.job is not None:
-                self._reply(session.job.request, {"gone": "the session was closed meanwhile"})
-            if self._settings.isolated and not self._sessions:
-                self._go_with(request)
-            self._bury(session)
-            self._remove(session.directory)
-        self._reply(request, {})
+    def _known(self, newborn: Birth | None = None) -> set[int]:
+        """Return the processes that may be below this one."""
+        known = {s.life.pid for s in self._sessions.values() if s.life}
+        known |= {b.pid for b in self._births.values() if b is not newborn}
+        return known | {c.pid for _, c in self._commands()}
 
-    # -- forking ------------------------------------------------------------------------------
+    def _share_processes(self) -> None:
+        """Leave each interpreter its share of processes, whatever its copies hold."""
+        lives = [s.life for s in self._sessions.values() if s.life]
+        for life in lives:
+            below = sum(life.number in other.ancestors for other in lives)
+            self._allow(life, self._quota.processes(below))
 
-    def _fork(self, request: int, body: dict[str, Any], _: bytes) -> None:
-        parent = self._sessions[body["session"]]
-        if refusal := self._why_not_fork(parent):
+    def _allow(self, life: Life, count: int) -> None:
+        if self._settings.isolated:
+            limits = (count, self._quota.processes_max)
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(life.pid, resource.RLIMIT_NPROC, limits)
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def _spare(self, request: int, session: Session, _: Body, __: bytes) -> None:
+        """Copy the interpreter as it is before a cell."""
+        self._drop_spare(session)
+        if refusal := self._why_not_copy(session):
+            self._reply(request, {"unsupported": refusal})
+            return
+        self._copy(Birth("spare", request, session, Wires(), origin=session.life), keep_rng=True)
+
+    def _drop_spare(self, session: Session) -> None:
+        spare, session.spare = session.spare, None
+        if spare is not None:
+            self._forget(spare)
+            processes.kill(spare.pid)
+            death_of(spare.pid, os.pidfd_open(spare.pid))
+            spare.wires.close()
+
+    def _fork(self, request: int, session: Session, body: Body, _: bytes) -> None:
+        if refusal := self._why_not_copy(session):
             self._reply(request, {"unsupported": refusal})
             return
         try:
-            session = self._new_session()
+            copy = self._new_session()
         except OSError as error:
             self._reply(request, {"unsupported": f"no directory for the copy: {error}"})
             return
         try:
-            files.copy_tree(parent.directory, session.directory)
+            place.copy(session.place, copy.place)
         except OSError as error:
-            self._discard(session)
+            self._remove(copy)
             self._reply(request, {"unsupported": f"the directory cannot be copied: {error}"})
             return
-        if parent.child is None:
-            self._sessions[session.id] = session
-            self._reply(request, {"session": session.id})
+        copy.cpu_s = session.cpu_s
+        if session.life is None:
+            self._sessions[copy.id] = copy
+            self._reply(request, {"session": copy.id})
             return
-        self._ask_copy(parent, session, request, keep_rng=bool(body.get("keep_rng")))
+        birth = Birth("copy", request, copy, Wires(), origin=session.life)
+        self._copy(birth, keep_rng=bool(body.get("keep_rng")))
 
-    def _why_not_fork(self, session: Session) -> str | None:
+    def _why_not_copy(self, session: Session) -> str | None:
         if len(self._sessions) >= FORKS_MAX:
             return (
                 f"this session has {len(self._sessions)} live copies, and {FORKS_MAX} is the most"
             )
-        if session.last_words is not None:
-            return session.last_words[1]
-        if session.child is not None and (count := processes.threads(session.child.pid)) > 1:
+        if session.life is not None and (count := processes.threads(session.life.pid)) > 1:
             return (
                 f"the interpreter runs {count} threads, and a copy would have only one of them; "
                 "let them end first"
             )
         return None
 
-    def _ask_copy(self, parent: Session, copy: Session, request: int, *, keep_rng: bool) -> None:
-        assert parent.child is not None
-        self._allow_processes(len(self._sessions) + 2)  # the copy, and the process in between
-        pipes = Pipes(identify=True)
-        job = Job(
-            request,
-            "fork",
-            START_S,
-            pipes=pipes,
-            copy_nonce=nonce(),
-            copy_directory=copy.directory,
-        )
-        parent.job = job
-        body = {
-            "op": "fork",
-            "nonce": parent.child.expect(nonce()),
-            "child_nonce": job.copy_nonce,
-            "directory": copy.directory,
-            "keep_rng": keep_rng,
-        }
-        greet = partial(self._greet, parent, copy, job, pipes)
-        self._selector.register(pipes.ours, selectors.EVENT_READ, greet)
-        try:
-            send_fork(parent.child.link.channel, body, pipes.theirs)
-        except OSError as error:
-            self._abandon_fork(parent, job, f"the interpreter does not listen: {error}")
-        finally:
-            pipes.close_theirs()
+    # -- ends ---------------------------------------------------------------------------------
 
-    def _greet(self, parent: Session, copy: Session, job: Job, pipes: Pipes, _: int) -> None:
-        """Take in the copy that has just started."""
-        if parent.job is not job:
+    def _stop(self, request: int, session: Session, body: Body, _: bytes) -> None:
+        """End an interpreter, with all it started; its spare takes its place."""
+        if session.life is None or session.life.number != body["life"]:
+            self._reply(request, {"late": True})
             return
-        try:
-            pid = pipes.sender(job.copy_nonce)
-            if any(s.child and s.child.pid == pid for s in self._sessions.values()):
-                raise ValueError("the copy is no process of its own")
-        except (OSError, ValueError) as error:
-            self._abandon_fork(parent, job, f"{error}")
+        self._answer_end(request, session, self._bury(session)[1])
+
+    def _died(self, session: Session, life: Life) -> None:
+        """Tell the host of an end that nobody asked for."""
+        if session.life is not life:
             return
-        self._selector.unregister(pipes.ours)
-        copy.child = self._adopt(copy, pipes, pid)
-        self._sessions[copy.id] = copy
-        parent.job = None
-        self._reply(job.request, {"session": copy.id})
-
-    def _abandon_fork(self, session: Session, job: Job, why: str) -> None:
-        session.job = None
-        self._drop_copy(job)
-        self._reply(job.request, {"unsupported": why})
-
-    def _drop_copy(self, job: Job) -> None:
-        assert job.pipes is not None
-        self._selector.unregister(job.pipes.ours)
-        job.pipes.close_ours()
-        self._end_strays()
-        self._remove(job.copy_directory)
-
-    def _discard(self, session: Session) -> None:
-        self._bury(session)
-        self._remove(session.directory)
-
-    # -- interpreters -------------------------------------------------------------------------
-
-    def _spawn(self, session: Session) -> None:
-        """Start a fresh interpreter: a fork of this process, which never ran the code."""
-        pipes = Pipes()
-        greeting = nonce()
-        confinement = self._confinement(session)
-        pid = kernel.fork()
-        if pid == 0:
-            become(pipes.theirs, confinement, directory=session.directory, nonce=greeting)
-        pipes.close_theirs()
-        session.child = self._adopt(session, pipes, pid)
-        session.child.expect(greeting)
-
-    def _adopt(self, session: Session, pipes: Pipes, pid: int) -> Child:
-        return Child(
-            self._selector,
-            pipes,
-            pid,
-            output_bytes=self._settings.output_bytes,
-            on_reply=lambda child, body: self._interpreter_replied(session, child, body),
-            on_death=lambda child: self._interpreter_died(session, child),
-            on_violation=lambda child, what: self._interpreter_lied(session, child, what),
-        )
-
-    def _confinement(self, session: Session) -> Confinement:
-        limits = self._settings
-        counted = limits.isolated
-        return Confinement(
-            memory_bytes=limits.memory_bytes,
-            processes=limits.processes + max(0, len(self._sessions) - 1) if counted else -1,
-            processes_max=limits.processes + FORKS_MAX,
-            open_files=limits.open_files,
-            file_bytes=limits.file_bytes,
-            cpu_s=max(1, round(limits.cpu_s - session.cpu_s)),
-            output_bytes=limits.output_bytes,
-            isolated=limits.isolated,
-        )
-
-    def _allow_processes(self, sessions: int) -> None:
-        """Leave each interpreter its share of processes, whatever its siblings hold."""
-        if not self._settings.isolated:
-            return
-        limits = (self._settings.processes + sessions - 1, self._settings.processes + FORKS_MAX)
-        for session in self._sessions.values():
-            if session.child is not None:
-                resource.prlimit(session.child.pid, resource.RLIMIT_NPROC, limits)
-
-    def _interpreter_replied(self, session: Session, child: Child, body: dict[str, Any]) -> None:
-        job = session.job
-        if "hello" in body:
-            if job is not None and job.kind == "start":
-                session.job = None
-                self._host.send(encode({"id": 0, "session": session.id}))
-        elif "forked" in body:
-            return
-        elif job is not None and job.kind == "fork":
-            self._abandon_fork(session, job, clip(str(body.get("error")), 1000)[0])
-        elif job is not None:
-            self._cell_done(session, body)
-
-    def _cell_done(self, session: Session, body: dict[str, Any]) -> None:
-        status, limit_bytes = body.get("status"), self._settings.output_bytes
-        if not isinstance(status, str) or status not in _STATUSES:
-            self._stop(session, "violation", f"its result makes no sense; {_FRESH}")
-            return
-        value, error = (_text(body.get(key), limit_bytes + 2**14) for key in ("value", "error"))
-        if status == "oom":
-            self._stop(session, "oom", f"{error}\n{_FRESH}")
-            return
-        if not self._settings.isolated and (over := self._over_disk(session)):
-            status, error = "limit", over
-        self._finish(
-            session, status, value=value, error=error, truncated=bool(body.get("truncated"))
-        )
-
-    def _over_disk(self, session: Session) -> str | None:
-        used_bytes, limit_bytes = files.used_bytes(session.directory), self._settings.disk_bytes
-        if used_bytes <= limit_bytes:
-            return None
-        return f"the directory holds {used_bytes} bytes, over the limit of {limit_bytes}"
-
-    def _interpreter_died(self, session: Session, child: Child) -> None:
-        if session.child is not child:
-            return
-        errors = child.stderr
-        death = self._bury(session)
-        # What the kernel limits and what it reports are counted apart, and differ a little.
-        used_up = session.cpu_s > 0.9 * self._settings.cpu_s
-        status, error = "crash", death.text
-        if death.signal == signal.SIGXCPU or (death.signal == signal.SIGKILL and used_up):
+        death, output = self._bury(session)
+        status, error = "crash", f"the interpreter {death.text}"
+        killed = death.signal == signal.SIGKILL and self._quota.used_up(session.cpu_s)
+        if death.signal == signal.SIGXCPU or killed:
             session.cpu_s = max(session.cpu_s, self._settings.cpu_s)
-            status, error = "limit", self._cpu_text()
-        if session.job is not None and session.job.kind == "start":
-            self._refuse(session, f"{death.text}: {errors.text()}")
-        else:
-            self._ended(session, status, f"{error}; {_FRESH}", child)
+            status, error = "limit", self._quota.cpu_text
+        about = {"died": life.number, "of": session.id, "status": status, "error": error}
+        self._answer_end(_EVENT, session, {**output, **about, "signal": death.signal})
 
-    def _interpreter_lied(self, session: Session, child: Child, what: str) -> None:
-        if session.child is child:
-            self._bury(session)
-            self._ended(session, "violation", f"{what}; {_FRESH}", child)
+    def _lost(self, session: Session, life: Life, status: str, error: str) -> None:
+        """End an interpreter that broke a limit, and tell the host."""
+        _, output = self._bury(session)
+        about = {"died": life.number, "of": session.id, "status": status, "error": error}
+        self._answer_end(_EVENT, session, {**output, **about})
 
-    def _ended(self, session: Session, status: str, error: str, child: Child) -> None:
-        """Report an end that we did not cause: now, or with the next cell."""
-        if session.job is None:
-            session.last_words = (status, error)
-        elif session.job.kind == "fork":
-            self._abandon_fork(session, session.job, error)
-            session.last_words = (status, error)
-        else:
-            self._finish(session, status, error=error, child=child)
-
-    def _stop(self, session: Session, status: str, error: str) -> None:
-        """End the interpreter in the middle of a cell, and answer."""
-        child = session.child
-        self._bury(session)
-        self._finish(session, status, error=error, child=child)
-
-    def _bury(self, session: Session) -> Death:
-        """End the session's processes, all of them."""
-        child, session.child = session.child, None
-        if child is None:
-            return Death()
-        death = child.end()
-        session.cpu_s += death.cpu_s
-        self._end_strays()
-        return death
-
-    def _end_strays(self) -> None:
-        processes.end_strays({s.child.pid for s in self._sessions.values() if s.child})
-
-    def _finish(
-        self,
-        session: Session,
-        status: str,
-        *,
-        value: str | None = None,
-        error: str | None = None,
-        truncated: bool = False,
-        child: Child | None = None,
-    ) -> None:
-        """Answer the cell that the session is busy with."""
-        job, session.job = session.job, None
-        if job is None:
+    def _answer_end(self, request: int, session: Session, body: Body) -> None:
+        spare, session.spare = session.spare, None
+        if spare is None:
+            self._reply(request, body)
             return
-        child = child or session.child
-        body: dict[str, Any] = {"status": status, "value": value, "error": error}
-        if child is not None:
-            child.drain()
-            body.update(stdout=child.stdout.text(), stderr=child.stderr.text())
-            truncated = truncated or child.stdout.truncated or child.stderr.truncated
-        body.update(truncated=truncated, seconds=time.monotonic() - job.started_s)
-        self._reply(job.request, body)
+        try:
+            moved = self._move_in(spare)
+        except Stillborn:
+            session.spare = spare
+            self._stillborn(spare, "")
+            self._reply(request, body)
+            return
+        self._reply(request, {**body, **moved}, fd=spare.wires.ours.fileno())
 
-    def _cpu_text(self) -> str:
-        return f"the session has used its {self._settings.cpu_s:g} s of CPU time"
+    def _bury(self, session: Session) -> tuple[Death, Body]:
+        """End the session's interpreter; how it ended, and what it had written."""
+        life, session.life = session.life, None
+        assert life is not None
+        death = life.end()
+        for birth in [b for b in self._births.values() if b.origin is life and b.kind == "copy"]:
+            self._stillborn(birth, f"the original {death.text}")
+        self._selector.unregister(life.pidfd)
+        session.cpu_s += death.cpu_s
+        self._end_strays(session, keep=session.world)
+        out, err, truncated = life.output()
+        life.close()
+        session.worlds.discard(life.world)
+        self._share_processes()
+        return death, {"stdout": out, "stderr": err, "truncated": truncated}
 
-    # -- directories, and the end -------------------------------------------------------------
+    def _end_strays(self, session: Session, keep: World | None = None) -> None:
+        """End what the session's processes left behind, except what lives in `keep`."""
+        worlds = session.worlds - {keep.id if keep else 0}
+        processes.end_strays(self._known(), worlds if self._settings.isolated else None)
 
-    def _new_session(self) -> Session:
-        number = self._opened
-        self._opened += 1
-        directory = os.path.join(self._settings.root, str(number))
-        os.mkdir(directory, 0o700)
-        if self._settings.isolated:
-            size = f"size={self._settings.disk_bytes},mode=700,nr_inodes=65536"
-            kernel.mount("session", directory, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
-        session = Session(number, directory)
-        if not self._sessions:
-            self._sessions[number] = session
-        return session
+    def _close(self, request: int, session: Session, _: Body, __: bytes) -> None:
+        del self._sessions[session.id]
+        self._drop_spare(session)
+        for command in list(session.commands.values()):
+            self._reply(command.request, {"gone": "the session was closed meanwhile"})
+        if self._settings.isolated and not self._sessions and not self._births:
+            self._go_with(request)
+        for command in list(session.commands.values()):
+            command.end()
+            command.abandon()
+        if session.life is not None:
+            self._bury(session)
+        self._end_strays(session)
+        self._remove(session)
+        self._reply(request, {})
 
-    def _remove(self, directory: str) -> None:
-        if self._settings.isolated:
-            kernel.detach(directory)
-            os.rmdir(directory)
-        else:
-            files.remove_tree(directory)
-
-    def _refuse(self, session: Session, why: str) -> None:
-        """Tell the host that this machine cannot give what was asked for, and leave."""
-        session.job = None
-        self._host.send(encode({"id": 0, "refused": why}))
-        self._leave()
+    def _remove(self, session: Session) -> None:
+        if session.world is not None:
+            session.world.close()
+        session.place.close()
+        if not self._settings.isolated:
+            files.remove_tree(session.place.path)
 
     def _go_with(self, request: int) -> NoReturn:
         """End with the last session: our namespaces, its directory in them, end with us."""
@@ -458,24 +394,112 @@ class Keeper:
 
     def _leave(self) -> NoReturn:
         for session in self._sessions.values():
-            if session.child is not None:
-                session.child.end()
-                session.child = None
-        self._end_strays()
+            if session.life is not None:
+                session.life.end()
+        processes.end_strays(())
         if not self._settings.isolated:
             files.remove_tree(self._settings.root)
         sys.stderr.flush()
         os._exit(0)
 
+    def _new_session(self) -> Session:
+        number = self._opened
+        self._opened += 1
+        limits = self._settings
+        if not limits.isolated:
+            return Session(number, place.bare(limits.root, number))
+        make = place.mounted if number == 0 else place.detached
+        return Session(number, make(limits.root, limits.disk_bytes, limits.files))
 
-def _text(value: object, limit_bytes: int) -> str | None:
-    if not isinstance(value, str):
-        return None
-    # A lone surrogate is text to Python, and to nobody who has to encode it.
-    return clip(value.encode(errors="replace").decode(), limit_bytes)[0]
+    # -- commands and files -------------------------------------------------------------------
+
+    def _run(self, request: int, session: Session, body: Body, blob: bytes) -> None:
+        if session.cpu_s >= self._settings.cpu_s:
+            self._reply(request, _not_run("limit", self._quota.cpu_text))
+            return
+        home = session.place
+        confinement = self._quota.confinement(session.cpu_s)
+        order = Order(body["argv"], body["env"], body["cwd"], blob, home.path, confinement)
+        timeout_s, output_bytes = body["timeout_s"], self._settings.output_bytes
+        over = partial(self._command_over, session)
+        command = Command(request, timeout_s, self._selector, over, output_bytes)
+        try:
+            if session.world is None and self._settings.isolated:
+                session.world = World()
+                session.worlds.add(session.world.id)
+            world_fd = session.world.fd if session.world else -1
+            command.start(order, world_fd=world_fd, namespace_fd=home.namespace_fd)
+        except OSError as error:
+            self._reply(request, _not_run("limit", f"no process for the command: {error}"))
+            return
+        session.commands[request] = command
+
+    def _command_over(self, session: Session, command: Command, status: str = "ok") -> None:
+        """Answer a command that ended, or is to end now."""
+        if session.commands.pop(command.request, None) is None:
+            return
+        death = command.end()
+        session.cpu_s += death.cpu_s
+        body: Body = {"status": status, "error": None, "exit_code": None, **command.output()}
+        if status == "timeout":
+            body["error"] = f"stopped after {command.timeout_s:g} s"
+            self._end_commands_of(session)
+        elif command.trouble:
+            body.update(status="error", error=f"cannot start: {command.trouble}")
+        elif death.signal == signal.SIGXCPU:
+            body.update(status="limit", error=self._quota.cpu_text)
+        else:
+            body["exit_code"] = 128 + death.signal if death.signal else death.code
+        if not self._settings.isolated:
+            self._end_commands_of(session)
+        body["seconds"] = time.monotonic() - command.started_s
+        self._reply(command.request, body)
+
+    def _end_commands_of(self, session: Session) -> None:
+        """End what commands left running, those of the interpreter not."""
+        worlds = {session.world.id} if session.world else None
+        processes.end_strays(self._known(), worlds)
+
+    def _cancel(self, request: int, session: Session, body: Body, _: bytes) -> None:
+        if (command := session.commands.get(body["cancels"])) is not None:
+            self._command_over(session, command, "timeout")
+
+    def _write(self, request: int, session: Session, body: Body, blob: bytes) -> None:
+        self._file(
+            request,
+            lambda: files.write(
+                session.place.handle, body["path"], blob, limit_bytes=self._settings.file_bytes
+            ),
+        )
+
+    def _read(self, request: int, session: Session, body: Body, _: bytes) -> None:
+        limit_bytes = self._settings.file_bytes
+        self._file(
+            request,
+            lambda: files.read(session.place.handle, body["path"], limit_bytes=limit_bytes),
+        )
+
+    def _entries(self, request: int, session: Session, body: Body, _: bytes) -> None:
+        self._file(request, lambda: files.entries(session.place.handle, body["path"]))
+
+    def _file(self, request: int, work: Callable[[], bytes | list[Any] | None]) -> None:
+        try:
+            result = work()
+        except OSError as error:
+            self._reply(request, _os_error(error))
+            return
+        if isinstance(result, bytes):
+            self._reply(request, {}, result)
+        else:
+            self._reply(request, {"entries": result})
 
 
-def _os_error(error: OSError) -> dict[str, Any]:
+def _not_run(status: str, error: str) -> Body:
+    nothing = {"stdout": "", "stderr": "", "truncated": False, "exit_code": None, "seconds": 0.0}
+    return {"status": status, "error": error, **nothing}
+
+
+def _os_error(error: OSError) -> Body:
     kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
     kind = next((k.__name__ for k in kinds if isinstance(error, k)), "OSError")
     return {"os_error": kind, "text": str(error)}

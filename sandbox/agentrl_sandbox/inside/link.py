@@ -1,7 +1,9 @@
 """One end of a channel inside the event loop of the keeper: never blocks, in either direction."""
 
+import os
 import selectors
 import socket
+from collections import deque
 from collections.abc import Callable
 
 from agentrl_sandbox.inside.frames import Frame, FrameError, Reader
@@ -27,29 +29,29 @@ class Link:
         self._on_frame = on_frame
         self._on_end = on_end
         self._reader = reader or Reader()
-        self._out = bytearray()
+        self._out: deque[tuple[memoryview, int | None]] = deque()
         self._open = True
         channel.setblocking(False)
         selector.register(channel, selectors.EVENT_READ, self.ready)
 
-    def send(self, data: bytes) -> None:
-        """Send now what the socket takes, and the rest when it takes more."""
+    def send(self, data: bytes, fd: int | None = None) -> None:
+        """Send now what the socket takes, and the rest when it takes more; a descriptor with it."""
         if not self._open:
             return
-        sent = 0
-        if not self._out:
-            try:
-                sent = self.channel.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                self._end(str(error))
-                return
-        if sent < len(data):
-            self._out += data[sent:]
-            self._selector.modify(
-                self.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, self.ready
-            )
+        busy = bool(self._out)
+        self._out.append((memoryview(data), None if fd is None else os.dup(fd)))
+        if busy:
+            return
+        try:
+            self._flush()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(str(error))
+            return
+        if self._out:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self._selector.modify(self.channel, both, self.ready)
 
     def ready(self, events: int) -> None:
         """Do what the selector says can be done."""
@@ -58,6 +60,7 @@ class Link:
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush()
+                self._selector.modify(self.channel, selectors.EVENT_READ, self.ready)
             if events & selectors.EVENT_READ:
                 self._receive()
         except BlockingIOError:
@@ -71,11 +74,20 @@ class Link:
             self._open = False
             self._selector.unregister(self.channel)
             self.channel.close()
+            for _, fd in self._out:
+                if fd is not None:
+                    os.close(fd)
+            self._out.clear()
 
     def _flush(self) -> None:
-        del self._out[: self.channel.send(self._out)]
-        if not self._out:
-            self._selector.modify(self.channel, selectors.EVENT_READ, self.ready)
+        while self._out:
+            data, fd = self._out[0]
+            sent = socket.send_fds(self.channel, [data], [] if fd is None else [fd])
+            if fd is not None:
+                os.close(fd)
+            self._out.popleft()
+            if sent < len(data):
+                self._out.appendleft((data[sent:], None))
 
     def _receive(self) -> None:
         data = self.channel.recv(_CHUNK_BYTES)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from agentrl_sandbox.inside.place import Place
 
 if TYPE_CHECKING:
-    from agentrl_sandbox.inside.command import Command
+    from agentrl_sandbox.inside.birth import Birth
+    from agentrl_sandbox.inside.command import Command, World
     from agentrl_sandbox.inside.life import Life
 
 
@@ -38,10 +39,12 @@ class Session:
     id: int
     place: Place
     life: "Life | None" = None
-    spare: "Life | None" = None
+    spare: "Birth | None" = None
     """The interpreter as it was before the cell that runs now, waiting to take its place."""
     commands: "dict[int, Command]" = field(default_factory=dict)
     """By request, while somebody waits for them."""
+    world: "World | None" = None
+    """Where its commands live; made for the first one."""
     worlds: set[int] = field(default_factory=set[int])
     """User namespaces of its processes: what a process left behind belongs to."""
     cpu_s: float = 0.0

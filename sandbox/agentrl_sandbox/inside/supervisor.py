@@ -72,7 +72,7 @@ class Supervisor:
             return
         with self._warm.pop(pid) as link:
             try:
-                socket.send_fds(self._control, [encode({"id": request})], [link.fileno()])
+                socket.send_fds(self._control, [encode({"id": request, "fd": True})], [link.fileno()])
             except OSError as error:  # the host is gone, or leaves too many sockets unread
                 self._tell(self._control, {"id": request, "error": f"no session: {error}"})
 
@@ -113,7 +113,7 @@ class Supervisor:
         except BaseException as error:  # noqa: BLE001 - the last place that can say why
             traceback.print_exc()
             sys.stderr.flush()
-            self._tell(link, {"id": 0, "refused": f"{type(error).__name__}: {error}"})
+            self._tell(link, {"id": 0, "fd": False, "refused": f"{type(error).__name__}: {error}"})
         finally:
             os._exit(1)
 
@@ -159,9 +159,8 @@ def prepare(settings: Settings, number: int) -> Settings:
         return replace(settings, root=root)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
-    quiet = kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount("proc", "/proc", "proc", quiet | kernel.MS_NOEXEC)
-    kernel.mount("sessions", settings.root, "tmpfs", quiet, "size=64k,mode=755,nr_inodes=1024")
+    quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    kernel.mount("proc", "/proc", "proc", quiet)
     return settings
 
 

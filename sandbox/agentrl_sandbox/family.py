@@ -1,0 +1,71 @@
+"""What an opened session and its forks share on the host: the keeper's channel, who listens."""
+
+from collections.abc import Callable
+from typing import Any
+
+from agentrl.errors import SandboxError
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.channel import Channel, Reply
+from agentrl_sandbox.inside.frames import START_S, Frame
+from agentrl_sandbox.line import Line
+
+GRACE_S = 5.0
+"""How long a keeper may take for what takes no time before it counts as gone."""
+
+
+class Family:
+    """A keeper's channel, and which sessions (one opened, the others its forks) still use it."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self.settings = settings
+        self.channel: Channel
+        self._members: dict[int, Callable[[Reply], None]] = {}
+
+    @property
+    def members(self) -> int:
+        """Return how many sessions there are."""
+        return len(self._members)
+
+    def join(self, number: int, on_death: Callable[[Reply], None]) -> None:
+        """Let a session hear of the death of its interpreter."""
+        self._members[number] = on_death
+
+    def leave(self, number: int) -> None:
+        """Let a session go."""
+        self._members.pop(number, None)
+
+    def heard(self, event: Reply) -> None:
+        """Tell the session whose interpreter has died."""
+        on_death = self._members.get(event.frame.body["of"])
+        if on_death is None:
+            event.drop()
+        else:
+            on_death(event)
+
+    def line(self, reply: Reply) -> Line | None:
+        """Return the line that a reply brought, if it brought one."""
+        end = reply.socket()
+        if end is None:
+            return None
+        body = reply.frame.body
+        output_bytes = self.settings.limits.output_bytes
+        return Line(end, life=body["life"], nonce=body["nonce"], output_bytes=output_bytes)
+
+    async def ask(
+        self, body: dict[str, Any], blob: bytes = b"", *, within_s: float = GRACE_S
+    ) -> Reply:
+        """Ask the keeper, who is never asked again once it missed a deadline."""
+        try:
+            reply = await self.channel.ask(body, blob, within_s=within_s)
+        except SandboxError:
+            self.channel.close()
+            raise
+        if "gone" in reply.frame.body:
+            raise SandboxError(reply.frame.body["gone"])
+        return reply
+
+    async def ask_frame(
+        self, body: dict[str, Any], blob: bytes = b"", *, within_s: float = START_S
+    ) -> Frame:
+        """Ask for something that brings no descriptor."""
+        return (await self.ask(body, blob, within_s=within_s)).frame

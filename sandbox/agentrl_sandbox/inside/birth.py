@@ -1,0 +1,167 @@
+"""How an interpreter comes to life: the greetings between it, its keeper, and the host.
+
+    fresh   keeper forks ─► hardens itself ─► hello + listener ─► settle ─► hello to the host
+    copy    original forks ─► hello ─► own namespaces ─► its files appear ─► settle ─► hello to host
+    spare   original forks ─► hello ─► waits until it is needed ─► settle ─► hello to the host
+
+Until it is settled the newborn speaks to the keeper, and from then on only to the host.
+"""
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl_sandbox.inside import kernel, place
+from agentrl_sandbox.inside.frames import START_S, FrameError, Reader, encode
+from agentrl_sandbox.inside.life import SCM_CREDENTIALS, SO_PASSCRED, Life, Wires, nonce
+from agentrl_sandbox.inside.notify import Asked, Listener
+from agentrl_sandbox.inside.state import Session
+
+Kind = Literal["fresh", "copy", "spare"]
+
+_GREETING_BYTES_MAX = 2**12
+_SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
+APART = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS
+"""What a copy unshares."""
+
+
+class Stillborn(Exception):
+    """No interpreter comes of it; says why."""
+
+
+@dataclass
+class Birth:
+    """An interpreter that has not been settled yet."""
+
+    kind: Kind
+    request: int
+    """Of the host; it is answered when the interpreter can be spoken to."""
+    session: Session
+    wires: Wires
+    origin: Life | None = None
+    """The interpreter that is being copied."""
+    pid: int = 0
+    """0 until it has greeted, when it is a copy."""
+    nonce: str = field(default_factory=nonce)
+    listener: Listener | None = None
+    deadline_s: float = field(default_factory=lambda: time.monotonic() + START_S)
+    _reader: Reader = field(
+        default_factory=lambda: Reader(json_bytes_max=_GREETING_BYTES_MAX, blob_bytes_max=0)
+    )
+
+    @property
+    def apart(self) -> bool:
+        """Return whether it gets namespaces of its own before it is settled."""
+        return self.kind == "copy" and self.session.place.mount_fd >= 0
+
+    @property
+    def ancestors(self) -> frozenset[int]:
+        """Return the lives in whose user namespaces it is counted."""
+        if self.origin is None:
+            return frozenset()
+        return self.origin.ancestors | {self.origin.number}
+
+    def heard(self) -> str:
+        """Take in what it says; returns `hello`, `unshared`, or nothing yet. May be `Stillborn`."""
+        try:
+            data, ancillary, _, _ = self.wires.ours.recvmsg(
+                _GREETING_BYTES_MAX, _SPACE, socket.MSG_CMSG_CLOEXEC
+            )
+            frames = self._reader.feed(data)
+        except BlockingIOError:
+            return ""
+        except (OSError, FrameError) as error:
+            raise Stillborn(f"its channel broke: {error}") from error
+        pid = self._unpack(ancillary)
+        if not data:
+            raise Stillborn("it ended")
+        if not frames:
+            return ""
+        body = frames[0].body
+        if body.get("nonce") != self.nonce or len(frames) > 1:
+            raise Stillborn("it did not greet as agreed")
+        if "error" in body:
+            raise Stillborn(str(body["error"])[:1000])
+        if self.pid and pid != self.pid:
+            raise Stillborn("somebody else greeted")
+        self.pid = pid
+        return "hello" if "hello" in body else "unshared"
+
+    def _unpack(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+        """Return the sender, for whom the kernel vouches, and keep a listener that came along."""
+        sender = 0
+        for _, kind, packed in ancillary:
+            if kind == SCM_CREDENTIALS:
+                sender = int.from_bytes(packed[:4], "little", signed=True)
+            else:
+                for fd in memoryview(packed).cast("i").tolist():
+                    if self.listener is None and self.kind == "fresh":
+                        self.listener = Listener(fd)
+                    else:
+                        os.close(fd)
+        return sender
+
+    def may_unshare(self, asked: Asked) -> bool:
+        """Say whether this system call is the one that this birth needs."""
+        return self.apart and asked.pid == self.pid and asked.args[0] == APART
+
+    def settle(self, *, processes: int, own_namespace_fd: int) -> str:
+        """Let it move in; return the nonce with which it will greet the host."""
+        home = self.session.place
+        if home.mount_fd >= 0 and home.namespace_fd < 0:
+            try:
+                place.appear(home, self.pid, own_namespace_fd)
+            except OSError as error:
+                raise Stillborn(f"its files cannot be mounted: {error}") from error
+        greeting = nonce()
+        body = {"directory": home.path, "processes": processes, "nonce": greeting}
+        try:
+            self.wires.ours.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 0)
+            self.wires.ours.sendall(encode(body))
+        except OSError as error:
+            raise Stillborn(f"it does not listen: {error}") from error
+        return greeting
+
+
+def ask_copy(birth: Birth, *, keep_rng: bool) -> None:
+    """Ask an interpreter for a copy of itself that uses these wires. May be `Stillborn`."""
+    assert birth.origin is not None
+    ends = birth.wires.theirs
+    body = {"op": "fork", "nonce": birth.nonce, "keep_rng": keep_rng, "apart": birth.apart}
+    fds = [ends.channel, ends.out, ends.err]
+    try:
+        socket.send_fds(birth.origin.wires.ours, [encode(body)], fds)
+    except OSError as error:
+        raise Stillborn(f"the interpreter does not listen: {error}") from error
+    finally:
+        birth.wires.close_theirs()
+
+
+class Listeners:
+    """Decides on the system calls that interpreters may make only while they are being copied."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, births: Callable[[], list[Birth]]
+    ) -> None:
+        self._selector = selector
+        self._births = births
+
+    def add(self, listener: Listener) -> None:
+        """Answer from here on, until nobody is left to ask."""
+        self._selector.register(listener, selectors.EVENT_READ, lambda _: self._decide(listener))
+
+    def _decide(self, listener: Listener) -> None:
+        asked = listener.next()
+        if asked is None:  # readable, and nobody waits: everybody behind it is gone
+            self._selector.unregister(listener)
+            listener.close()
+            return
+        if any(birth.may_unshare(asked) for birth in self._births()):
+            listener.allow(asked)
+        else:
+            listener.refuse(asked, errno.EPERM)

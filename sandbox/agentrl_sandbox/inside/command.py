@@ -1,0 +1,200 @@
+"""A program that runs beside the interpreter, for a session: started, captured, ended."""
+
+import fcntl
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+
+from agentrl_sandbox.inside import confine, kernel, processes
+from agentrl_sandbox.inside.confine import Confinement
+from agentrl_sandbox.inside.life import Death, death_of
+from agentrl_sandbox.inside.output import Clipped
+
+_CHUNK_BYTES = 2**16
+_DRAIN_CHUNKS_MAX = 64
+_NOT_STARTED = 127
+_REPORT_FD = 3
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be run."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    stdin: bytes
+    home: str
+    confinement: Confinement
+
+
+class World:
+    """The user namespace that all commands of one session share, so that they can be told apart."""
+
+    def __init__(self) -> None:
+        ready, hold = os.pipe(), os.pipe()
+        pid = kernel.fork()
+        if pid == 0:
+            _be_a_namespace(ready[1], hold)
+        os.close(ready[1])
+        os.close(hold[0])
+        try:
+            if os.read(ready[0], 1) != b"y":
+                raise OSError("no user namespace for the session's commands")
+            self.fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(ready[0])
+            os.close(hold[1])
+            os.waitpid(pid, 0)
+        self.id = os.fstat(self.fd).st_ino
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self.fd)
+
+
+def _be_a_namespace(ready: int, hold: tuple[int, int]) -> NoReturn:
+    try:
+        os.close(hold[1])
+        kernel.enter_user_namespace()
+        os.write(ready, b"y")
+        os.read(hold[0], 1)
+    finally:
+        os._exit(0)
+
+
+@dataclass
+class Command:
+    """A running command. Whoever still holds its output when it has ended writes into the void."""
+
+    request: int
+    timeout_s: float
+    selector: selectors.BaseSelector
+    on_end: Callable[["Command"], None]
+    output_bytes: int
+    pid: int = 0
+    pidfd: int = -1
+    started_s: float = field(default_factory=time.monotonic)
+    trouble: str = ""
+    """Why the program could not be started."""
+    _open: dict[int, Clipped | None] = field(default_factory=dict[int, Clipped | None])
+    _streams: list[Clipped] = field(default_factory=list[Clipped])
+    _report: int = -1
+
+    @property
+    def deadline_s(self) -> float:
+        """Return when it must be done, on the monotonic clock."""
+        return self.started_s + self.timeout_s
+
+    def start(self, order: Order, *, world_fd: int, namespace_fd: int) -> None:
+        """Start the program; `OSError` when there is no process left for it."""
+        source = os.memfd_create("stdin")
+        os.write(source, order.stdin)
+        os.lseek(source, 0, os.SEEK_SET)
+        out, err, report = os.pipe(), os.pipe(), os.pipe()
+        try:
+            self.pid = kernel.fork()
+            if self.pid == 0:
+                _become(order, (source, out[1], err[1], report[1]), world_fd, namespace_fd)
+        except OSError:
+            for fd in (out[0], err[0], report[0]):
+                os.close(fd)
+            raise
+        finally:
+            for fd in (source, out[1], err[1], report[1]):
+                os.close(fd)
+        self._report = report[0]
+        self.pidfd = os.pidfd_open(self.pid)
+        self.selector.register(self.pidfd, selectors.EVENT_READ, lambda _: self.on_end(self))
+        for fd in (out[0], err[0]):
+            os.set_blocking(fd, False)
+            clipped = Clipped(self.output_bytes)
+            self._streams.append(clipped)
+            self._open[fd] = clipped
+            self.selector.register(fd, selectors.EVENT_READ, partial(self._readable, fd))
+
+    def end(self) -> Death:
+        """Kill it if need be, and take in what it wrote."""
+        processes.kill(self.pid)
+        death = death_of(self.pid, self.pidfd)
+        self.selector.unregister(self.pidfd)
+        os.close(self.pidfd)
+        self.trouble = os.read(self._report, 2**12).decode(errors="replace")
+        os.close(self._report)
+        for fd in list(self._open):
+            for _ in range(_DRAIN_CHUNKS_MAX):
+                if not self._pump(fd):
+                    break
+            if fd in self._open:
+                self._open[fd] = None
+        return death
+
+    def abandon(self) -> None:
+        """Stop listening to those it left behind."""
+        for fd in list(self._open):
+            self._close(fd)
+
+    def output(self) -> dict[str, Any]:
+        """Return what it wrote, as part of a reply."""
+        out, err = self._streams
+        truncated = out.truncated or err.truncated
+        return {"stdout": out.text(), "stderr": err.text(), "truncated": truncated}
+
+    def _readable(self, fd: int, _: int) -> None:
+        self._pump(fd)
+
+    def _pump(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close(fd)
+            return False
+        if (clipped := self._open[fd]) is not None:
+            clipped.add(data)
+        return True
+
+    def _close(self, fd: int) -> None:
+        del self._open[fd]
+        self.selector.unregister(fd)
+        os.close(fd)
+
+
+def _become(
+    order: Order, fds: tuple[int, int, int, int], world_fd: int, namespace_fd: int
+) -> NoReturn:
+    """Turn this freshly forked process into the program."""
+    try:
+        # First out of the way: one of them may stand where another belongs.
+        given = (*fds, *(fd for fd in (namespace_fd, world_fd) if fd >= 0))
+        safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, len(given)) for fd in given]
+        for place, fd in enumerate(safe):
+            os.dup2(fd, place, inheritable=place < _REPORT_FD)
+        joined = _REPORT_FD
+        for fd, kind in ((namespace_fd, kernel.CLONE_NEWNS), (world_fd, kernel.CLONE_NEWUSER)):
+            if fd >= 0:
+                joined += 1
+                kernel.join(joined, kind)
+        os.closerange(_REPORT_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        os.chdir(order.home)
+        os.chdir(order.cwd)
+        confine.limit(order.confinement)
+        if order.confinement.isolated:
+            confine.forbid()
+        else:
+            kernel.die_with_parent(signal.SIGKILL)
+        own = {"HOME": order.home, "TMPDIR": order.home, **order.env}
+        os.execvpe(order.argv[0], list(order.argv), {**confine.ENVIRONMENT, **own})
+    except BaseException as error:  # noqa: BLE001 - the last place that can say why
+        os.write(_REPORT_FD, str(error).encode(errors="replace")[: 2**12])
+    finally:
+        os._exit(_NOT_STARTED)

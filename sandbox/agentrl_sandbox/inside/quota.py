@@ -1,0 +1,53 @@
+"""How the limits of a session are shared out among its processes. Pure."""
+
+from dataclasses import dataclass
+
+from agentrl_sandbox.inside.confine import Confinement
+from agentrl_sandbox.inside.state import Settings
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The limits of one opened session and its forks."""
+
+    settings: Settings
+    forks_max: int
+
+    @property
+    def processes_max(self) -> int:
+        """Return how many processes all copies may hold together."""
+        return self.settings.processes * (self.forks_max + 1)
+
+    def processes(self, below: int) -> int:
+        """Return the limit of an interpreter that has `below` copies in its user namespace.
+
+        The kernel counts a copy's processes for what it was copied from, too. -1: not counted.
+        """
+        return self.settings.processes * (1 + below) if self.settings.isolated else -1
+
+    def confinement(self, used_cpu_s: float) -> Confinement:
+        """Return what another process of a session may use."""
+        limits = self.settings
+        return Confinement(
+            memory_bytes=limits.memory_bytes,
+            processes=self.processes(0),
+            processes_max=self.processes_max,
+            open_files=limits.open_files,
+            file_bytes=limits.file_bytes,
+            cpu_s=max(1, round(limits.cpu_s - used_cpu_s)),
+            output_bytes=limits.output_bytes,
+            isolated=limits.isolated,
+            packages=limits.packages,
+        )
+
+    def used_up(self, used_cpu_s: float) -> bool:
+        """Say whether the CPU time is used up.
+
+        What the kernel limits and what it reports are counted apart, and differ a little.
+        """
+        return used_cpu_s > 0.9 * self.settings.cpu_s
+
+    @property
+    def cpu_text(self) -> str:
+        """Return what to say then."""
+        return f"the session has used its {self.settings.cpu_s:g} s of CPU time"

@@ -1,0 +1,213 @@
+"""The line from the host to one interpreter: a cell out, its outcome back, and nothing else.
+
+What comes back was perhaps made up by the code that ran. So it is parsed with caps, it must answer
+the question that was asked, and anything more is a violation that ends the interpreter.
+"""
+
+import asyncio
+import json
+import secrets
+import socket
+from typing import Any, NamedTuple, cast
+
+from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, HEADER, encode
+
+_CHUNK_BYTES = 2**18
+_STATUSES = frozenset(("ok", "error", "oom", "limit"))
+_TEXTS = ("value", "error", "stdout", "stderr")
+
+
+class LineBroken(Exception):
+    """The interpreter closed the line; it has ended, or is about to."""
+
+
+class Violation(Exception):
+    """The interpreter sent what it must not send."""
+
+
+class Expired(Exception):
+    """The deadline passed before the answer came."""
+
+
+class Outcome(NamedTuple):
+    """What an interpreter says of a cell."""
+
+    status: str
+    value: str | None
+    error: str | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    images: tuple[bytes, ...]
+
+
+class Line:
+    """One interpreter's channel, which it owns. One question at a time."""
+
+    def __init__(self, end: socket.socket, *, life: int, nonce: str, output_bytes: int) -> None:
+        self.life = life
+        self.open = True
+        self._end = end
+        self._fd = end.fileno()
+        self._greeting = nonce
+        self._greeted = False
+        self._output_bytes = output_bytes
+        # JSON escapes a byte of output with six, at worst.
+        self._text_bytes_max = 6 * 4 * (output_bytes + 2**14) + 2**12
+        self._loop = asyncio.get_running_loop()
+        self._buffer = b""
+        self._out = b""
+        self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
+        self._broken: Exception | None = None
+        end.setblocking(False)
+        self._loop.add_reader(self._fd, self._readable)
+
+    async def greeting(self, *, timeout_s: float) -> None:
+        """Wait until the interpreter is ready. May raise as `ask` does."""
+        answer = self._expect()
+        timer = self._loop.call_later(timeout_s, self._expire)
+        try:
+            body, _ = await answer
+        finally:
+            timer.cancel()
+        self._greeted = True
+        if body.get("nonce") != self._greeting:
+            raise Violation("it did not greet as agreed")
+
+    async def ask(self, code: str, *, timeout_s: float) -> Outcome:
+        """Run a cell. May raise `Expired`, `LineBroken` and `Violation`."""
+        nonce = secrets.token_hex(8)
+        answer = self._expect()
+        if self._broken is None:
+            self._send(encode({"op": "exec", "code": code, "nonce": nonce}))
+        timer = self._loop.call_later(timeout_s, self._expire)
+        try:
+            body, blob = await answer
+        finally:
+            timer.cancel()
+        if body.get("nonce") != nonce:
+            raise Violation("a message that answers no request")
+        return _outcome(body, blob, self._output_bytes)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            self._end.close()
+            self._break(LineBroken("closed"))
+
+    def _expect(self) -> asyncio.Future[tuple[dict[str, Any], bytes]]:
+        self._answer = self._loop.create_future()
+        if self._broken is not None:
+            self._answer.set_exception(self._broken)
+        elif self._buffer:
+            self._parse()  # the greeting may have been there before we waited for it
+        return self._answer
+
+    def _send(self, data: bytes) -> None:
+        try:
+            sent = self._end.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._break(LineBroken(str(error)))
+            return
+        if sent < len(data):
+            self._out = data[sent:]
+            self._loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        try:
+            self._out = self._out[self._end.send(self._out) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._break(LineBroken(str(error)))
+        if not self._out or self._broken is not None:
+            self._loop.remove_writer(self._fd)
+
+    def _readable(self) -> None:
+        try:
+            data = self._end.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._break(LineBroken(str(error)))
+            return
+        if not data:
+            self._break(LineBroken("closed by the interpreter"))
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        self._parse()
+
+    def _parse(self) -> None:
+        data = self._buffer
+        if len(data) < HEADER.size:
+            return
+        text_bytes, blob_bytes = HEADER.unpack_from(data)
+        if text_bytes > self._text_bytes_max or blob_bytes > FIGURES_MAX * FIGURE_BYTES_MAX:
+            self._break(Violation(f"a message of {text_bytes} + {blob_bytes} bytes"))
+            return
+        middle, end = HEADER.size + text_bytes, HEADER.size + text_bytes + blob_bytes
+        if len(data) < end:
+            return
+        if self._answer is None or self._answer.done():
+            if not self._greeted:
+                return  # nobody waits for the greeting yet
+            self._break(Violation("a message that answers no request"))
+            return
+        try:
+            body = json.loads(data[HEADER.size : middle])
+        except (ValueError, RecursionError) as error:
+            self._break(Violation(f"a message that is not JSON: {type(error).__name__}"))
+            return
+        if not isinstance(body, dict) or len(data) > end:
+            self._break(Violation("a message that makes no sense"))
+            return
+        self._buffer = b""
+        self._answer.set_result((cast("dict[str, Any]", body), data[middle:end]))
+
+    def _expire(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(Expired())
+
+    def _break(self, why: Exception) -> None:
+        if self._broken is None:
+            self._broken = why
+            if self.open:
+                self._loop.remove_reader(self._fd)
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(self._broken)
+
+
+def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
+    """Return what a well-formed answer says; `Violation` for any other."""
+    texts = [body.get(key) for key in _TEXTS]
+    sizes = body.get("images")
+    if (
+        body.get("status") not in _STATUSES
+        or not all(text is None or isinstance(text, str) for text in texts)
+        or any(text is not None and len(text) > output_bytes + 2**14 for text in texts)
+        or not isinstance(sizes, list)
+        or not all(type(size) is int and 0 <= size for size in sizes)
+        or sum(sizes) != len(blob)
+    ):
+        raise Violation("its result makes no sense")
+    images: list[bytes] = []
+    for size in sizes:
+        images.append(blob[:size])
+        blob = blob[size:]
+    # A lone surrogate is text to Python, and to nobody who has to encode it.
+    value, error, stdout, stderr = (_clean(text) for text in texts)
+    truncated = body.get("truncated") is True
+    return Outcome(
+        body["status"], value, error, stdout or "", stderr or "", truncated, tuple(images)
+    )
+
+
+def _clean(text: str | None) -> str | None:
+    if text is None or text.isascii():
+        return text
+    return text.encode(errors="replace").decode()
