@@ -11,7 +11,6 @@ When it has nothing else to do the supervisor prepares sessions ahead, as many a
 """
 
 import asyncio
-import os
 import socket
 from dataclasses import asdict
 from functools import partial
@@ -22,7 +21,7 @@ from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.channel import connect
 from agentrl_sandbox.control import Control
 from agentrl_sandbox.inside.frames import START_S, encode
-from agentrl_sandbox.launch import Launcher, Started, launcher, stop
+from agentrl_sandbox.launch import Launcher, Started, launcher
 from agentrl_sandbox.session import GRACE_S, Family, Session
 
 END_S = 5.0
@@ -44,7 +43,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                started = how.start(theirs)
+                started = await how.start(theirs)
             except BaseException:
                 ours.close()
                 raise
@@ -75,12 +74,10 @@ class Supervisor:
     async def close(self) -> None:
         """End it and everything behind it, and wait for the end."""
         self._control.close()
-        process = self._started.process
-        if not await _ended(process.pid, END_S):
-            stop(process)
-            await _ended(process.pid, END_S)
-        process.wait(END_S)
-        self._started.release()
+        if not await self._started.wait_end(END_S):
+            await self._started.kill()
+            await self._started.wait_end(END_S)
+        await self._started.release()
 
 
 class ForkServerPool:
@@ -144,20 +141,3 @@ class ForkServerPool:
 def _why_dead(started: Started) -> str:
     log = started.log.tail()
     return "the sandbox supervisor ended" + (f": {log}" if log else "")
-
-
-async def _ended(pid: int, within_s: float) -> bool:
-    """Return whether our child process ends within some time, without reaping it."""
-    loop = asyncio.get_running_loop()
-    end: asyncio.Future[None] = loop.create_future()
-    pidfd = os.pidfd_open(pid)
-    loop.add_reader(pidfd, lambda: end.done() or end.set_result(None))
-    try:
-        async with asyncio.timeout(within_s):
-            await end
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    return True
