@@ -14,7 +14,7 @@ from agentrl_sandbox.reaping import engine, record, remove
 from agentrl_sandbox.reaping.owner import Owner, World
 from agentrl_sandbox.reaping.plan import Held, Resource, State, removable, state_of
 
-DIRECTORIES = "agentrl-sandbox-"
+DIRECTORIES = ("agentrl-sandbox-", "agentrl-container-")
 """How the names of directories of sandboxes on the host begin."""
 _CGROUP_DEPTH = 8
 
@@ -148,14 +148,18 @@ def _containers(survey: _Survey) -> Iterator[Held]:
 
 
 def _cgroups() -> Iterator[Held]:
-    """Yield the cgroups of our name, not those within them."""
+    """Yield the cgroups that name an owner, not those within them.
+
+    Others of our name may hold processes of the user, trainers among them.
+    """
     root = Path(remove.CGROUPS)
     for path, names, _ in os.walk(root):
         if len(Path(path).relative_to(root).parts) >= _CGROUP_DEPTH:
             names.clear()
         for name in [name for name in names if name.startswith(remove.PREFIX)]:
             names.remove(name)
-            yield Held(Resource("cgroup", f"{path}/{name}"), Owner.find(name))
+            if (owner := Owner.find(name)) is not None:
+                yield Held(Resource("cgroup", f"{path}/{name}"), owner)
 
 
 def _directories() -> Iterator[Held]:

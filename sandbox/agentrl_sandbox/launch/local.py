@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from socket import socket
 
-from agentrl_sandbox.inside.files import remove_tree
+from agentrl.thread import in_thread
 from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.lease import Lease
 
 _REAP_S = 5.0
 
@@ -22,8 +23,8 @@ class StartedProcess:
     root: str
     log: Log
     packages: str = ""
-    host_directory: str | None = None
-    """To be removed at the end, when sessions live on the host."""
+    lease: Lease | None = None
+    """Of the directory of its sessions, when they live on the host."""
 
     async def wait_end(self, within_s: float) -> bool:
         """Return whether it ends within some time, without reaping it."""
@@ -44,17 +45,11 @@ class StartedProcess:
             return
 
     async def release(self) -> None:
-        """Reap it; remove its log and the directory of its sessions."""
+        """Reap it; remove its log, the directory of its sessions and whoever is left in there."""
         self.process.wait(_REAP_S)
         self.log.close()
-        if self.host_directory is not None:
-            remove_if_there(self.host_directory)
-
-
-def remove_if_there(directory: str) -> None:
-    """Remove a directory that may be gone already."""
-    if os.path.exists(directory):
-        remove_tree(directory)
+        if self.lease is not None:
+            await in_thread(self.lease.clear)
 
 
 def start_process(

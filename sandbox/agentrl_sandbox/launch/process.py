@@ -1,5 +1,6 @@
 """A supervisor as a bare process of the same user: resource limits, and nothing else."""
 
+import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -7,9 +8,9 @@ from pathlib import Path
 from socket import socket
 
 from agentrl_sandbox.bundle import bundle
-from agentrl_sandbox.inside.files import remove_tree
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import StartedProcess, start_process
+from agentrl_sandbox.lease import Lease, new_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +25,20 @@ class ProcessLauncher:
         return self._start(control)
 
     def _start(self, control: socket) -> StartedProcess:
-        root = tempfile.mkdtemp(prefix="agentrl-sandbox-")
+        root = f"{tempfile.gettempdir()}/agentrl-sandbox-{new_mark()}"
+        lease = Lease.take("directory", root)
         log = Log()
         try:
+            os.mkdir(root, 0o700)
             archive = Path(root, "inside.zip")
             archive.write_bytes(bundle())
             command = [sys.executable, "-I", "-S", "-X", "utf8", str(archive)]
             process = start_process(command, control, log)
         except BaseException:
             log.close()
-            remove_tree(root)
+            lease.clear()
             raise
-        return StartedProcess(process, root, log, self.packages, host_directory=root)
+        return StartedProcess(process, root, log, self.packages, lease)
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
