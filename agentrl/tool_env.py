@@ -18,8 +18,12 @@ from agentrl.toolbox import Toolbox, schemas_of
 
 Verdict = float | Mapping[str, float]
 """A reward, or its named parts, whose sum is the reward."""
-Reward = Callable[[Task, Sequence[Message]], Verdict | Awaitable[Verdict]]
-"""Scores a finished conversation; synchronous ones run in a thread of their own."""
+Reward = (
+    Callable[[Task, Sequence[Message]], Verdict | Awaitable[Verdict]]
+    | Callable[[Task, Sequence[Message], Toolbox], Verdict | Awaitable[Verdict]]
+)
+"""Scores a finished conversation; synchronous ones run in a thread of their own. One that declares
+a third parameter is handed the tools as the episode left them."""
 Tasks = Callable[[Split, int], Iterable[Task]]
 """Yields the tasks of a split, finitely or not; the same ones for the same seed."""
 
@@ -28,7 +32,8 @@ class ToolEnv:
     """A conversation with tools: calls are answered, and a message without calls is the answer.
 
     The reward function scores the whole conversation once, at its end; every earlier turn pays 0.
-    Calls of one message run in order. Tasks are put into the split they were asked for.
+    With `max_turns` the conversation also ends, truncated and scored, after so many messages of the
+    agent. Calls of one message run in order. Tasks are put into the split they were asked for.
     """
 
     fork_strategy: ForkStrategy = "native"
@@ -45,9 +50,15 @@ class ToolEnv:
         system: str = "",
         gold: Callable[[Task, Sequence[Message]], Action] | None = None,
         tool_timeout_s: float = 30.0,
+        max_turns: int | None = None,
     ) -> None:
+        if max_turns is not None and max_turns < 1:
+            raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
         self._tasks = tasks
         self._reward = reward
+        self._reward_sees_tools = _required_parameters(reward) > 2
+        self._max_turns = max_turns
+        self._turns = 0
         self._tools = tuple(tools)
         self._system = system
         self._tool_timeout_s = tool_timeout_s
@@ -91,7 +102,7 @@ class ToolEnv:
         self._toolbox = await Toolbox.open(
             self._tools, context=context, timeout_s=self._tool_timeout_s
         )
-        self._task, self._ended = task, False
+        self._task, self._ended, self._turns = task, False, 0
         system = (Message("system", self._system),) if self._system else ()
         self._messages = (*system, *task.messages)
         return Observation(self._messages, tools=self._schemas), {}
@@ -100,11 +111,17 @@ class ToolEnv:
         """Answer the calls of a message, or score the conversation it ends."""
         task, toolbox = self._running()
         self._messages = (*self._messages, action.message)
-        if action.tool_calls or action.malformed:
-            return await self._answer_calls(toolbox, action)
-        reward, info = await self._score(task)
+        self._turns += 1
+        if not (action.tool_calls or action.malformed):
+            reward, info = await self._score(task, toolbox)
+            self._ended = True
+            return Observation(()), reward, True, False, info
+        step = await self._answer_calls(toolbox, action)
+        if self._turns != self._max_turns:
+            return step
+        reward, info = await self._score(task, toolbox)
         self._ended = True
-        return Observation(()), reward, True, False, info
+        return step[0], reward, False, True, {**step[4], **info}
 
     async def fork(self) -> Self:
         """Return a copy with its own copy of every tool."""
@@ -141,12 +158,14 @@ class ToolEnv:
         self._messages = (*self._messages, *answers)
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
 
-    async def _score(self, task: Task) -> tuple[float, Info]:
+    async def _score(self, task: Task, toolbox: Toolbox) -> tuple[float, Info]:
+        reward = cast("Callable[..., Verdict | Awaitable[Verdict]]", self._reward)
+        seen = (toolbox,) if self._reward_sees_tools else ()
         with blame(EnvError, f"reward of task {task.id!r}"):
-            if inspect.iscoroutinefunction(self._reward):
-                verdict = await self._reward(task, self._messages)
+            if inspect.iscoroutinefunction(reward):
+                verdict = await reward(task, self._messages, *seen)
             else:
-                verdict = await in_thread(self._reward, task, self._messages)
+                verdict = await in_thread(reward, task, self._messages, *seen)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
             if not isinstance(verdict, Mapping):
@@ -155,6 +174,15 @@ class ToolEnv:
             for name, part in components.items():
                 checked_reward(task, part, component=name)
             return sum(components.values()), {"reward_components": components}
+
+
+def _required_parameters(function: Callable[..., object]) -> int:
+    """Count what must be given by position; a parameter with a default is the author's own."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+        for parameter in inspect.signature(function).parameters.values()
+    )
 
 
 def checked_reward(task: Task, reward: float, *, component: str = "") -> float:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure, blame
@@ -18,6 +18,8 @@ from agentrl.message import Content, Image, ToolCall
 from agentrl.thread import in_thread
 from agentrl.tool import ToolContext, ToolResult, ToolSource, is_tool
 from agentrl.tool_schema import Signature, signature_of
+
+T = TypeVar("T")
 
 
 def schemas_of(sources: Sequence[ToolSource]) -> tuple[ToolSchema, ...]:
@@ -85,6 +87,15 @@ class Toolbox:
             content=content,
             status=status,
             seconds=time.monotonic() - start_s,
+        )
+
+    def instance(self, kind: type[T]) -> T:
+        """Return the open instance of a class among the sources; `ConfigError` if there is none."""
+        for holder in self._holders:
+            if isinstance(holder.instance, kind):
+                return holder.instance
+        raise ConfigError(
+            f"{kind.__qualname__} is not among these tools; put the class into tools=[...]"
         )
 
     async def fork(self) -> Self:

@@ -41,6 +41,7 @@ from agentrl.progress import Phase, Progress, Quiet
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.run_folder import RunFolder
+from agentrl.run_id import new_run_id, using_run_id
 from agentrl.sampler import TaskSampler
 from agentrl.sandbox import using_sandbox
 from agentrl.scheduler import Schedule, check_failures
@@ -128,7 +129,8 @@ async def _train(
     resume: bool,
 ) -> RunResult:
     summary = Summary(folder.summary)
-    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+    run_id = using_run_id(new_run_id(config.run.name))
+    with run_id, using_sandbox(wiring.sandbox_settings(config.sandbox)):
         async with run_scope():
             policy = await _first_policy(config, folder, summary, progress)
             trainer = wiring.trainer(config, policy.model)

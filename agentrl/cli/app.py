@@ -13,6 +13,7 @@ from agentrl.cli import (
     doctor,
     envs,
     eval,
+    gc,
     init,
     train,
     warmstart,
@@ -37,6 +38,7 @@ app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)
 app.command("check-template")(check_template.check_template)
 app.command("doctor")(doctor.doctor)
+app.command("gc")(gc.gc)
 app.add_typer(config.app, name="config")
 
 

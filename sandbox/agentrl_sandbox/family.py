@@ -64,6 +64,11 @@ class Family:
             raise SandboxError(reply.frame.body["gone"])
         return reply
 
+    def tell(self, body: dict[str, Any]) -> None:
+        """Send something whose reply nobody waits for."""
+        if not self.channel.ended:
+            self.channel.post(body)[1].cancel()
+
     async def ask_frame(
         self, body: dict[str, Any], blob: bytes = b"", *, within_s: float = START_S
     ) -> Frame:

@@ -11,20 +11,21 @@ When it has nothing else to do the supervisor prepares sessions ahead, as many a
 """
 
 import asyncio
-import os
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Self
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.channel import connect
-from agentrl_sandbox.control import Control
+from agentrl_sandbox.channel import Channel
+from agentrl_sandbox.family import GRACE_S, Family
 from agentrl_sandbox.inside.frames import START_S, encode
-from agentrl_sandbox.launch import Launcher, Started, launcher, stop
-from agentrl_sandbox.session import GRACE_S, Family, Session
+from agentrl_sandbox.launch import Launcher, Started, launcher
+from agentrl_sandbox.session import Session
 
+_KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
 END_S = 5.0
 """How long a supervisor may take to end when its socket is closed, before it is killed."""
 WARM = 8
@@ -34,7 +35,7 @@ WARM = 8
 class Supervisor:
     """A running supervisor process and its control socket."""
 
-    def __init__(self, started: Started, control: Control) -> None:
+    def __init__(self, started: Started, control: Channel) -> None:
         self._started = started
         self._control = control
 
@@ -44,16 +45,16 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                started = how.start(theirs)
+                started = await how.start(theirs)
             except BaseException:
                 ours.close()
                 raise
-        control = Control(ours, partial(_why_dead, started))
+        control = Channel(ours, partial(_why_dead, started))
         supervisor = cls(started, control)
-        place = {"root": started.root, "isolated": how.isolated, "warm": warm}
+        place = {"root": started.root, "isolated": how.isolated, "packages": started.packages}
         try:
-            await control.send(encode({**asdict(settings.limits), **place}), GRACE_S)
-            await control.ready(START_S)
+            control.send(encode({**asdict(settings.limits), **place, "warm": warm}))
+            await control.greeting(START_S)
         except SandboxError as error:
             log = started.log.tail() or str(error)
             await supervisor.close()
@@ -70,17 +71,19 @@ class Supervisor:
 
     async def open(self) -> socket.socket:
         """Return the socket of a new session."""
-        return await self._control.open(START_S + GRACE_S)
+        reply = await self._control.ask({"op": "open"}, within_s=START_S + GRACE_S)
+        end = reply.socket()
+        if end is None:
+            raise SandboxError(reply.frame.body["error"])
+        return end
 
     async def close(self) -> None:
         """End it and everything behind it, and wait for the end."""
         self._control.close()
-        process = self._started.process
-        if not await _ended(process.pid, END_S):
-            stop(process)
-            await _ended(process.pid, END_S)
-        process.wait(END_S)
-        self._started.release()
+        if not await self._started.wait_end(END_S):
+            await self._started.kill()
+            await self._started.wait_end(END_S)
+        await self._started.release()
 
 
 class ForkServerPool:
@@ -102,19 +105,28 @@ class ForkServerPool:
         the supervisor dies meanwhile.
         """
         supervisor = await self._running()
-        why = "the sandbox's keeper ended; the session is lost, open another one"
-        channel = await connect(await supervisor.open(), lambda: why)
+        family = Family(self._settings)
+        family.channel = Channel(
+            await supervisor.open(), lambda: _KEEPER_GONE, on_event=family.heard
+        )
         try:
-            greeting = await channel.greeting(START_S + GRACE_S)
+            session = await self._first(family, on_close=self.close if owns_pool else None)
         except BaseException:
-            channel.close()
+            family.channel.close()
             raise
-        if "refused" in greeting:
-            channel.close()
-            raise ConfigError(self._launcher.explain(greeting["refused"]))
-        family = Family(channel, self._settings.limits)
         self._families = {f for f in self._families if not f.channel.ended} | {family}
-        return Session(family, greeting["session"], on_close=self.close if owns_pool else None)
+        return session
+
+    async def _first(
+        self, family: Family, on_close: Callable[[], Awaitable[None]] | None
+    ) -> Session:
+        greeting = await family.channel.greeting(START_S + GRACE_S)
+        if "refused" in greeting.frame.body:
+            raise ConfigError(self._launcher.explain(greeting.frame.body["refused"]))
+        number, line = greeting.frame.body["session"], family.line(greeting)
+        session = Session(family, number, line, on_close=on_close)
+        await session.greeted()
+        return session
 
     async def close(self) -> None:
         """Close every session and stop the supervisor. Idempotent."""
@@ -144,20 +156,3 @@ class ForkServerPool:
 def _why_dead(started: Started) -> str:
     log = started.log.tail()
     return "the sandbox supervisor ended" + (f": {log}" if log else "")
-
-
-async def _ended(pid: int, within_s: float) -> bool:
-    """Return whether our child process ends within some time, without reaping it."""
-    loop = asyncio.get_running_loop()
-    end: asyncio.Future[None] = loop.create_future()
-    pidfd = os.pidfd_open(pid)
-    loop.add_reader(pidfd, lambda: end.done() or end.set_result(None))
-    try:
-        async with asyncio.timeout(within_s):
-            await end
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    return True

@@ -23,6 +23,11 @@ class Python:
         self._is_open = False
         self._session: Sandbox | None = None
 
+    @property
+    def session(self) -> Sandbox | None:
+        """The session, or None while no code has run; for whoever grades what was left in it."""
+        return self._session
+
     async def open(self, context: ToolContext) -> None:
         """Take calls from here on."""
         del context

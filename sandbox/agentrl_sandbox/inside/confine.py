@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentrl_sandbox.inside import kernel, seccomp
+from agentrl_sandbox.inside import kernel, notify, seccomp
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -76,6 +76,10 @@ def forbid(*, listen: bool = False) -> int | None:
     """
     kernel.drop_capabilities()
     kernel.forbid_new_privileges()
-    if (program := seccomp.build()) is not None:
-        kernel.install_filter(program)
+    program = seccomp.build(notify_unshare=listen)
+    if program is None:
+        return None
+    if listen and notify.available():
+        return kernel.install_filter_with_listener(program)
+    kernel.install_filter(program)
     return None

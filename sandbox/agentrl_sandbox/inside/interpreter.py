@@ -16,7 +16,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_sandbox.inside import cell, confine, figures, kernel, landlock, seccomp, streams
+from agentrl_sandbox.inside import cell, confine, kernel, seccomp, streams
 from agentrl_sandbox.inside.confine import Confinement
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, Reader, encode
 from agentrl_sandbox.inside.output import Capture
@@ -95,7 +95,6 @@ def prepare() -> None:
     """Make, in the supervisor, what every interpreter has: its environment, streams, filter."""
     os.environ.clear()
     os.environ.update(confine.ENVIRONMENT)
-    figures.prepare()
     streams.prepare()
     seccomp.build()
 
@@ -164,8 +163,6 @@ class Interpreter:
             value_bytes_max=self._confinement.output_bytes,
         )
         pictures: list[bytes] = []
-        if "matplotlib.pyplot" in sys.modules:
-            pictures = figures.collect(FIGURES_MAX, FIGURE_BYTES_MAX)
         if os.getpid() != pid:
             os._exit(0)  # the cell forked, and this is the child: it has no request to answer
         _flush()
@@ -204,18 +201,14 @@ class Interpreter:
             return
         for fd in (ends.channel, ends.out, ends.err):
             os.close(fd)
-        if apart:
-            landlock.separate()
 
     def _be_the_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
         directory = os.getcwd() if _is_there() else self._directory
         self._send({"nonce": nonce, "hello": True})
         if apart and self._confinement.isolated:
-            kernel.enter_user_namespace(kernel.CLONE_NEWNS)
+            kernel.enter_user_namespace(others=kernel.CLONE_NEWNS)
             self._send({"nonce": nonce, "unshared": True})
         self._settle(directory)
-        if apart:
-            landlock.separate()
         _other_numbers(rng_state)
 
     def _settle(self, directory: str | None = None) -> None:

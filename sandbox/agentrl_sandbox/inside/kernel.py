@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import platform
+from collections.abc import Collection
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
@@ -16,7 +17,9 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 
-MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+CAP_SYS_CHROOT, CAP_SYS_ADMIN = 18, 21
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
 
@@ -149,25 +152,33 @@ def system_call(number: int, *arguments: int) -> int:
     return result
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, and the right to get one back."""
+def drop_capabilities(keep: Collection[int] = ()) -> None:
+    """Give up every capability but those to keep, and the right to get one back.
+
+    What is kept is lost with the next program that is started.
+    """
     for capability in range(64):
-        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+        if capability not in keep and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last capability this kernel knows
-    _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
+    kept = sum(1 << capability for capability in keep)
+    # Effective, permitted and inheritable, first the lower 32 of each.
+    sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0) if kept else _NO_CAPABILITIES
+    _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
 
 
-def enter_user_namespace(others: int = 0) -> None:
-    """Enter a user namespace of our own, and `others` with it, keeping our user and group ids.
+def enter_user_namespace(inside_id: int | None = None, *, others: int = 0) -> None:
+    """Enter a user namespace of our own, keeping our user and group ids or getting others.
 
+    Namespaces of the kinds `others` are entered with it, which then belong to it.
     What counts per user (processes, above all) is counted apart from here on.
     """
     uid, gid = os.getuid(), os.getgid()
+    inside_uid, inside_gid = (uid, gid) if inside_id is None else (inside_id, inside_id)
     set_dumpable(True)  # else /proc/self belongs to root and the maps cannot be written
     unshare(CLONE_NEWUSER | others)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1")):
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside_uid} {uid} 1")):
         _write_self(name, text)
-    _write_self("gid_map", f"{gid} {gid} 1")
+    _write_self("gid_map", f"{inside_gid} {gid} 1")
 
 
 def _write_self(name: str, text: str) -> None:

@@ -92,6 +92,11 @@ _KILL = 0x80000000
 _NOTIFY = 0x7FC00000
 
 
+def denied_calls() -> tuple[str, ...]:
+    """Return the names of the calls that are denied whatever their arguments, without unshare."""
+    return tuple(_DENIED)
+
+
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, value)
 

@@ -1,0 +1,37 @@
+"""`agentrl gc`."""
+
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import err, out, show_table
+
+_WORDS = {"found": "would be removed", "removed": "removed", "kept": "kept", "failed": "LEFT"}
+
+
+def gc(
+    *,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be removed.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove also what no owner can be found for.")
+    ] = False,
+) -> None:
+    """Remove what killed processes left: containers, processes, cgroups, directories.
+
+    Nothing of a live process is touched. Exits 1 when something could not be removed or looked at.
+    """
+    from agentrl.leftovers import collect
+
+    found = list(collect(dry_run=dry_run, unknown_too=everything))
+    if not found:
+        out.print("nothing is left behind")
+        return
+    show_table(
+        ("kind", "name", "made by", "", ""),
+        [(f.kind, f.name, f.owner, _WORDS[f.outcome], f.detail) for f in found],
+    )
+    if any(f.outcome == "kept" for f in found):
+        err.print("--all removes what is kept, too; first make sure that nobody uses it")
+    if failed := sum(f.outcome == "failed" for f in found):
+        err.print(f"{failed} could not be removed or looked at; mend that and run agentrl gc again")
+        raise typer.Exit(1)

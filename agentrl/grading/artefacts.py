@@ -1,0 +1,206 @@
+"""Declared artefacts: the files of an episode that count, taken as bytes and named by content.
+
+Nothing an agent leaves in its session can make collecting fail: a link, a pipe or a file that is
+too large is noted as refused, and whoever grades goes on without it. Only a broken sandbox raises.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, Self, cast
+
+from agentrl.atomic import write_text
+from agentrl.errors import ConfigError
+from agentrl.sandbox import Sandbox
+
+_WILD = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtefactLimits:
+    """What is taken at most of one episode."""
+
+    files: int = 64
+    file_bytes: int = 2**20
+    total_bytes: int = 8 * 2**20
+    entries: int = 4096
+    """Directory entries looked at for the patterns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """One file, as bytes."""
+
+    path: str
+    data: bytes = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 of the bytes, in hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefacts:
+    """What an episode left behind, in the order of the paths."""
+
+    files: tuple[Artefact, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Declared paths that were not taken, and why."""
+
+    def get(self, path: str) -> bytes | None:
+        """Return a file's bytes, or None if it was not taken."""
+        return next((file.data for file in self.files if file.path == path), None)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return paths, sizes and digests, in JSON's types."""
+        files = [
+            {"path": file.path, "size_bytes": len(file.data), "sha256": file.sha256}
+            for file in self.files
+        ]
+        return {"files": files, "refused": dict(sorted(self.refused.items()))}
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the manifest: equal for equal artefacts."""
+        return hashlib.sha256(self._manifest_text().encode()).hexdigest()
+
+    def store(self, directory: Path) -> Path:
+        """Keep them below `directory`, each content once, and return the manifest's path."""
+        objects = directory / "objects"
+        objects.mkdir(parents=True, exist_ok=True)
+        for file in self.files:
+            place = objects / file.sha256
+            if not place.exists():
+                partial = place.with_suffix(f".{id(file)}.partial")
+                partial.write_bytes(file.data)
+                partial.replace(place)
+        manifest = directory / f"{self.digest}.json"
+        write_text(manifest, self._manifest_text())
+        return manifest
+
+    @classmethod
+    def load(cls, manifest: Path) -> Self:
+        """Return what `store` kept; `ValueError` when an object is not what its name says."""
+        record = json.loads(manifest.read_text(encoding="utf-8"))
+        files = tuple(
+            Artefact(entry["path"], (manifest.parent / "objects" / entry["sha256"]).read_bytes())
+            for entry in record["files"]
+        )
+        loaded = cls(files=files, refused=record["refused"])
+        if loaded.manifest() != record or loaded.digest != manifest.stem:
+            raise ValueError(f"{manifest} is damaged: its files do not have the digests it names")
+        return loaded
+
+    def _manifest_text(self) -> str:
+        return json.dumps(self.manifest(), indent=1, sort_keys=True) + "\n"
+
+
+async def collect(
+    session: Sandbox, declared: Sequence[str], *, limits: ArtefactLimits | None = None
+) -> Artefacts:
+    """Take the declared files out of a session.
+
+    A declaration is a relative path, or a pattern: `*`, `?` and `[...]` match within one component,
+    and a component `**` any number of directories. A path that is not there is left out, links are
+    never followed, and what is over a limit is refused.
+
+    Raises `ConfigError` for a declaration that could leave the directory, and `SandboxError` when
+    the session is gone.
+    """
+    taking = _Taking(session, limits or ArtefactLimits())
+    for pattern in declared:
+        parts = _parts(pattern)
+        if not _WILD.isdisjoint(pattern):
+            await taking.walk("", parts)
+        else:
+            await taking.take("/".join(parts))
+    files = sorted(taking.files.items())
+    return Artefacts(files=tuple(Artefact(*file) for file in files), refused=taking.refused)
+
+
+@dataclass(slots=True)
+class _Taking:
+    """One collection in the making."""
+
+    session: Sandbox
+    limits: ArtefactLimits
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    total_bytes: int = 0
+    entries: int = 0
+
+    async def walk(self, directory: str, parts: Sequence[str]) -> None:
+        """Take what matches below a directory."""
+        first, *rest = parts
+        try:
+            entries = await self.session.entries(directory or ".")
+        except OSError as error:
+            self.refused[directory or "."] = _words(error)
+            return
+        if first == "**" and rest:
+            await self.walk(directory, rest)
+        for entry in entries:
+            self.entries += 1
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if self.entries > self.limits.entries:
+                self.refused[path] = f"more than {self.limits.entries} entries to look at"
+                return
+            await self._walk_into(path, entry.kind, first, rest)
+
+    async def _walk_into(self, path: str, kind: str, first: str, rest: list[str]) -> None:
+        name = PurePosixPath(path).name
+        if first == "**":
+            if kind == "directory":
+                await self.walk(path, ["**", *rest])
+            elif not rest:
+                await self.take(path)
+        elif not fnmatchcase(name, first):
+            return
+        elif rest and kind == "directory":
+            await self.walk(path, rest)
+        elif not rest and kind != "directory":
+            await self.take(path)
+
+    async def take(self, path: str) -> None:
+        """Take one file, or note why not."""
+        if path in self.files or path in self.refused:
+            return
+        limits = self.limits
+        if len(self.files) >= limits.files:
+            self.refused[path] = f"more than {limits.files} files"
+            return
+        if not path.isprintable():
+            self.refused[ascii(path)] = "its name is not printable text"
+            return
+        try:
+            data = await self.session.read(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.refused[path] = _words(error)
+            return
+        if len(data) > limits.file_bytes:
+            self.refused[path] = f"{len(data)} bytes, over {limits.file_bytes} for one file"
+        elif self.total_bytes + len(data) > limits.total_bytes:
+            self.refused[path] = f"over {limits.total_bytes} bytes for all files"
+        else:
+            self.total_bytes += len(data)
+            self.files[path] = data
+
+
+def _parts(pattern: str) -> list[str]:
+    parts = pattern.split("/")
+    if pattern.startswith("/") or not pattern or {"", ".", ".."} & set(parts) or "\0" in pattern:
+        raise ConfigError(
+            f"artefact {pattern!r} is no path below the session's directory; declare a relative "
+            "one such as 'solution.py' or 'out/*.json'"
+        )
+    return parts
+
+
+def _words(error: OSError) -> str:
+    return cast("str", error.strerror) or str(error) or type(error).__name__

@@ -1,0 +1,124 @@
+"""Tests that call a function of an artefact: run in fresh sessions, judged on the host."""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl.grading import harness
+from agentrl.grading.artefacts import Artefacts
+from agentrl.grading.equality import TOLERANCE, check_json, read_json, same
+from agentrl.grading.grade import Grade, TestResult
+from agentrl.sandbox import Sandbox
+
+OpenSession = Callable[[], Awaitable[Sandbox]]
+"""Opens a fresh session under the checker's own settings; a pool's `open` is one."""
+
+RESULT_BYTES = 256 * 2**10
+"""Of one returned value, as JSON."""
+_RESULT = ".agentrl-result.json"
+_OUT_OF_TIME = ("timeout", "limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTest:
+    """One call with hidden arguments, and what it must return. Both are JSON values."""
+
+    id: str
+    arguments: tuple[Any, ...]
+    wanted: Any
+
+    def __post_init__(self) -> None:
+        check_json(self.arguments, f"the arguments of test {self.id!r}")
+        check_json(self.wanted, f"what test {self.id!r} wants")
+
+
+async def grade_calls(
+    artefacts: Artefacts,
+    tests: Sequence[CallTest],
+    *,
+    open_session: OpenSession,
+    entry: str = "solution.py",
+    function: str = "solve",
+    timeout_s: float = 10.0,
+    tolerance: float = TOLERANCE,
+    timeouts_max: int = 2,
+) -> Grade:
+    """Call `function` of the artefact `entry` once per test, each time in a session of its own.
+
+    A session gets the artefacts and one test's arguments. What comes back is a JSON value, compared
+    here by `same`. An exception, a timeout (`timeout_s`, or the CPU limit of the session), too much
+    memory or a crash fails the test; after `timeouts_max` tests that ran out of time the rest is
+    not run, and fails. `SandboxError` when a session could not be had.
+    """
+    if not tests:
+        raise ConfigError("there is nothing to grade by: pass at least one CallTest")
+    results: list[TestResult] = []
+    late = 0
+    for test in tests:
+        if artefacts.get(entry) is None:
+            why = artefacts.refused.get(entry, "it is not there")
+            results.append(TestResult(id=test.id, status="missing", error=f"{entry}: {why}"))
+        elif late >= timeouts_max:
+            why = f"{late} tests before this one ran out of time"
+            results.append(TestResult(id=test.id, status="skipped", error=why))
+        else:
+            session = await open_session()
+            try:
+                code = _code(entry, function, test)
+                results.append(
+                    await _grade_one(session, artefacts, test, code, timeout_s, tolerance)
+                )
+            finally:
+                await session.close()
+            late += results[-1].status in _OUT_OF_TIME
+    return Grade(tests=tuple(results), artefacts=artefacts.manifest())
+
+
+def _code(entry: str, function: str, test: CallTest) -> str:
+    """Return the cell of one test: the harness, and one call of it."""
+    arguments = json.dumps(test.arguments)
+    call = f"call_function({entry!r}, {function!r}, {arguments!r}, {_RESULT!r})"
+    return f"{inspect.getsource(harness)}\n\n{call}\n"
+
+
+async def _grade_one(
+    session: Sandbox,
+    artefacts: Artefacts,
+    test: CallTest,
+    code: str,
+    timeout_s: float,
+    tolerance: float,
+) -> TestResult:
+    try:
+        for file in artefacts.files:
+            await session.write(file.path, file.data)
+    except OSError as error:
+        # Names that the sandbox refuses, or more bytes than a checker's session holds.
+        why = f"the artefacts do not fit into the checker's session: {error}"
+        return TestResult(id=test.id, status="missing", error=why)
+    ran = await session.exec(code, timeout_s=timeout_s)
+    if not ran.ok:
+        return TestResult(id=test.id, status=ran.status, error=ran.error or "", seconds=ran.seconds)
+    try:
+        got = read_json(await session.read(_RESULT), limit_bytes=RESULT_BYTES)
+    except (OSError, ValueError) as error:
+        why = f"no value came back: {error}"
+        return TestResult(id=test.id, status="error", error=why, seconds=ran.seconds)
+    if same(_back(test.wanted), got, tolerance=tolerance):
+        return TestResult(id=test.id, status="ok", seconds=ran.seconds)
+    return TestResult(
+        id=test.id, status="wrong", error=f"returned {_shown(got)}", seconds=ran.seconds
+    )
+
+
+def _back(value: Any) -> Any:
+    """Return what is wanted as it would cross: tuples are lists."""
+    return json.loads(json.dumps(value))
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,70 @@
+"""What counts as the same value once it has crossed as JSON."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+TOLERANCE = 1e-9
+"""Of floats, relative and absolute."""
+
+
+def same(wanted: Any, got: Any, *, tolerance: float = TOLERANCE) -> bool:
+    """Return whether two JSON values are equal, types included: `True` is not 1, and 1 not 1.0.
+
+    Floats may differ by `tolerance`, relative or absolute; NaN equals nothing. `got` is never asked
+    its opinion: values of any type that JSON lacks are unequal to everything.
+    """
+    if type(wanted) is not type(got):
+        return False
+    if isinstance(wanted, float):
+        return math.isclose(wanted, cast("float", got), rel_tol=tolerance, abs_tol=tolerance)
+    if isinstance(wanted, list):
+        ours, theirs = cast("list[Any]", wanted), cast("list[Any]", got)
+        return len(ours) == len(theirs) and all(
+            same(one, other, tolerance=tolerance) for one, other in zip(ours, theirs, strict=True)
+        )
+    if isinstance(wanted, dict):
+        mine, yours = cast("dict[str, Any]", wanted), cast("dict[str, Any]", got)
+        return mine.keys() == yours.keys() and all(
+            same(mine[key], yours[key], tolerance=tolerance) for key in mine
+        )
+    return wanted is None or (isinstance(wanted, bool | int | str) and wanted == got)
+
+
+def read_json(data: bytes, *, limit_bytes: int) -> Any:
+    """Return the value of a JSON text that strangers wrote; `ValueError` for what is none.
+
+    NaN and the infinities, more than `limit_bytes`, numbers too long to read and nesting too deep
+    for the reader are none.
+    """
+    if len(data) > limit_bytes:
+        raise ValueError(f"the value has {len(data)} bytes of JSON, over {limit_bytes}")
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("the value is nested too deep") from error
+
+
+def check_json(value: Any, what: str) -> None:
+    """Raise `ValueError` unless `value` crosses as JSON and comes back the same."""
+    try:
+        back = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is no JSON value: {error}") from error
+    if not same(_listed(value), back):
+        raise ValueError(f"{what} does not come back from JSON as it is; use str keys and lists")
+
+
+def _listed(value: Any) -> Any:
+    """Return `value` with tuples as lists, which is what JSON makes of them."""
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {key: _listed(item) for key, item in pairs}
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")

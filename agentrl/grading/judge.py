@@ -1,0 +1,81 @@
+"""A checker's own program, in a fresh session of its own, over artefacts that are only data.
+
+For what no call can test: a report, a picture, a table. The program and its files come from the
+environment and the episode never saw them. The artefacts lie below `artefacts/` as bytes. A program
+that imports, executes or unpickles one of them hands the grade to it, so it must not; to run graded
+code, run it with `grade_calls` and judge what comes back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from agentrl.errors import EnvError
+from agentrl.grading.artefacts import Artefacts
+from agentrl.grading.calls import OpenSession
+from agentrl.grading.equality import read_json
+from agentrl.grading.grade import Grade, TestResult
+from agentrl.sandbox import Sandbox
+
+VERDICT = "verdict.json"
+_VERDICT_BYTES = 256 * 2**10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checker:
+    """A trusted program that judges artefacts by reading them."""
+
+    program: str
+    """Python, run as one cell. It writes `verdict.json`: `{"<test id>": ""}` for a test passed, or
+    the reason as text for one that failed."""
+    tests: Sequence[str]
+    """The ids the verdict must name, no more and no fewer."""
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """What the episode never saw, by path below `checker/`."""
+    timeout_s: float = 30.0
+
+
+async def judge_with(checker: Checker, artefacts: Artefacts, *, open_session: OpenSession) -> Grade:
+    """Run a checker's program over artefacts and return what it found.
+
+    Only a whole verdict counts: a program that ends in any other way than by writing one, `exit(0)`
+    included, is broken, and raises `EnvError`; a broken checker is nobody's score. `SandboxError`
+    when no session could be had.
+    """
+    session = await open_session()
+    try:
+        await _place(session, checker, artefacts)
+        ran = await session.exec(checker.program, timeout_s=checker.timeout_s)
+        if not ran.ok:
+            raise EnvError(f"the checker's program broke ({ran.status}): {ran.error}")
+        try:
+            found = read_json(await session.read(VERDICT), limit_bytes=_VERDICT_BYTES)
+        except (OSError, ValueError) as error:
+            raise EnvError(f"the checker's program left no {VERDICT}: {error}") from error
+    finally:
+        await session.close()
+    verdict = _checked(found, checker.tests)
+    results = tuple(
+        TestResult(id=name, status="wrong" if verdict[name] else "ok", error=verdict[name])
+        for name in checker.tests
+    )
+    return Grade(tests=results, artefacts=artefacts.manifest())
+
+
+async def _place(session: Sandbox, checker: Checker, artefacts: Artefacts) -> None:
+    for path, data in checker.files.items():
+        await session.write(f"checker/{path}", data)
+    for file in artefacts.files:
+        await session.write(f"artefacts/{file.path}", file.data)
+
+
+def _checked(found: Any, tests: Sequence[str]) -> dict[str, str]:
+    """Return a verdict that names exactly the tests, each with text; `EnvError` otherwise."""
+    if isinstance(found, dict):
+        verdict = cast("dict[str, Any]", found)
+        if verdict.keys() == set(tests) and all(type(why) is str for why in verdict.values()):
+            return verdict
+    raise EnvError(
+        f"the checker's {VERDICT} must map each of {list(tests)} to a text, empty for passed; "
+        f"it has {str(found)[:200]}"
+    )

@@ -1,0 +1,176 @@
+"""`agentrl gc` for sandboxes: finds what dead owners left, with a lease and without, removes it."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+from agentrl.leftovers import Leftover, Outcome
+from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
+from agentrl_sandbox.reaping import engine, record, remove
+from agentrl_sandbox.reaping.owner import Owner, World
+from agentrl_sandbox.reaping.plan import Held, Resource, State, removable, state_of
+
+DIRECTORIES = ("agentrl-sandbox-", "agentrl-container-")
+"""How the names of directories of sandboxes on the host begin."""
+_CGROUP_DEPTH = 8
+
+
+@dataclass(slots=True)
+class _Survey:
+    """Everything of agentrl's on this machine, and what is known of who made it."""
+
+    records: list[record.Record] = field(default_factory=list[record.Record])
+    held: list[Held] = field(default_factory=list[Held])
+    folders: dict[Owner, Path] = field(default_factory=dict[Owner, Path])
+    silent: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Engines that do not answer, and what they said instead."""
+
+    def states(self, here: World) -> dict[Owner, State]:
+        """Return what is known of every owner that was met."""
+        owners = {h.owner for h in self.held if h.owner is not None} | self.folders.keys()
+        locked = {owner for owner, path in self.folders.items() if record.is_locked(path)}
+        running = {owner for owner in owners if owner.runs}
+        return {
+            owner: state_of(owner, here=here, locked=owner in locked, running=running)
+            for owner in owners
+        }
+
+
+def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[Leftover]:
+    """Yield what dead owners left, removed unless `dry_run`; then what could not be looked at.
+
+    `ConfigError` when the directory of leases is not ours alone.
+    """
+    here = World.here()
+    survey = _survey()
+    states = survey.states(here)
+    chosen = removable(survey.held, states, here=here, unknown_too=unknown_too)
+    failed: set[Resource] = set()
+    for held in chosen:
+        done = _found(held) if dry_run else _remove(held)
+        if done is not None:
+            yield done
+            if done.outcome == "failed":
+                failed.add(held.resource)
+    removed = {h.resource for h in chosen}
+    if not unknown_too:
+        for held in removable(survey.held, states, here=here, unknown_too=True):
+            if held.resource not in removed:
+                yield _leftover(held, "kept", "no owner can be found for it")
+    for socket, why in survey.silent:
+        yield Leftover(kind="engine", name=socket, owner="", outcome="failed", detail=why)
+    if not dry_run:
+        _forget(survey, states, removed - failed)
+
+
+def _forget(survey: _Survey, states: dict[Owner, State], gone: Collection[Resource]) -> None:
+    """Delete the leases of what is gone, and the folders of the dead that hold no more."""
+    for lease in survey.records:
+        if lease.held.resource in gone:
+            lease.path.unlink(missing_ok=True)
+    for owner, folder in survey.folders.items():
+        if states[owner] == "dead":
+            record.remove_folder(folder)
+
+
+def _remove(held: Held) -> Leftover | None:
+    try:
+        if not remove.remove(held.resource):
+            return None
+    except OSError as error:
+        return _leftover(held, "failed", str(error))
+    return _leftover(held, "removed")
+
+
+def _found(held: Held) -> Leftover | None:
+    try:
+        return _leftover(held, "found") if remove.exists(held.resource) else None
+    except OSError as error:
+        return _leftover(held, "failed", str(error))
+
+
+def _leftover(held: Held, outcome: Outcome, detail: str = "") -> Leftover:
+    owner = held.owner
+    return Leftover(
+        kind=held.resource.kind,
+        name=held.resource.name,
+        owner="unknown" if owner is None else f"process {owner.pid}",
+        outcome=outcome,
+        detail=detail,
+    )
+
+
+# -- looking around -------------------------------------------------------------------------------
+
+
+def _survey() -> _Survey:
+    survey = _Survey()
+    directory = record.state_directory()
+    try:
+        there = record.checked(directory, make=False)
+    except record.StateError as error:
+        raise ConfigError(str(error)) from error
+    if there:
+        survey.folders = dict(record.folders(directory))
+        for owner, folder in survey.folders.items():
+            survey.records += record.read(folder, owner)
+    survey.held = [lease.held for lease in survey.records]
+    survey.held += _processes()
+    survey.held += _containers(survey)
+    survey.held += _cgroups()
+    survey.held += _directories()
+    return survey
+
+
+def _processes() -> Iterator[Held]:
+    for mark in sorted({mark for _, mark in remove.marked()}):
+        yield Held(Resource("process", mark), Owner.find(mark), running=True)
+
+
+def _containers(survey: _Survey) -> Iterator[Held]:
+    leased = {h.resource.engine for h in survey.held if h.resource.kind == "container"}
+    usual = engine.default_engine()
+    for socket in sorted(leased | ({usual} if os.path.exists(usual) else set())):
+        try:
+            found = engine.containers(socket, LABEL_RUN)
+        except engine.EngineError as error:
+            # What is on a lease fails by itself, in words of its own.
+            survey.silent.append((socket, f"{error}; its containers are not known"))
+            continue
+        for container in found:
+            owner = Owner.find(container.labels.get(LABEL_OWNER, ""))
+            resource = Resource("container", container.id, socket)
+            yield Held(resource, owner, running=container.running)
+
+
+def _cgroups() -> Iterator[Held]:
+    """Yield the cgroups that name an owner, not those within them.
+
+    Others of our name may hold processes of the user, trainers among them.
+    """
+    root = Path(remove.CGROUPS)
+    for path, names, _ in os.walk(root):
+        if len(Path(path).relative_to(root).parts) >= _CGROUP_DEPTH:
+            names.clear()
+        for name in [name for name in names if name.startswith(remove.PREFIX)]:
+            names.remove(name)
+            if (owner := Owner.find(name)) is not None:
+                yield Held(Resource("cgroup", f"{path}/{name}"), owner)
+
+
+def _directories() -> Iterator[Held]:
+    """Yield the directories of our name that belong to this user."""
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if not entry.name.startswith(DIRECTORIES):
+                continue
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                yield Held(Resource("directory", entry.path), Owner.find(entry.name))

@@ -1,0 +1,69 @@
+"""The first process of a container: takes the supervisor's descriptors, and becomes it in private.
+
+A container of an engine owns none of its namespaces, so nothing in it may mount. One user namespace
+further in, where its user has capabilities, the supervisor finds what bubblewrap gives it as well:
+a process namespace it owns, few devices, and nothing that two sessions could both write to.
+"""
+
+import os
+import socket
+import sys
+from typing import NoReturn
+
+from agentrl_sandbox.inside import kernel, supervisor
+
+INSIDE_ID = 1000
+_HANDSHAKE_S = 30.0
+_DEVICES = ("full", "null", "random", "urandom", "zero")
+_STAGE = "/sys"
+"""Covered anyway, so it can hold the devices until they are covered too."""
+_FDS = 2
+
+
+def main() -> NoReturn:
+    """Take standard input and error from the socket named by the first argument, and serve."""
+    _take_descriptors(sys.argv[1])
+    kernel.enter_user_namespace(INSIDE_ID)
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID)
+    pid = kernel.fork()
+    if pid > 0:
+        os.closerange(0, 3)  # else the host would not see the supervisor's end as soon as it comes
+        _, status = os.waitpid(pid, 0)
+        os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))
+    hide()
+    kernel.drop_capabilities(keep=(kernel.CAP_SYS_CHROOT, kernel.CAP_SYS_ADMIN))
+    supervisor.main()
+    os._exit(1)
+
+
+def _take_descriptors(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as host:
+        host.settimeout(_HANDSHAKE_S)
+        host.connect(path)
+        _, fds, _, _ = socket.recv_fds(host, 1, _FDS)
+    if len(fds) != _FDS:
+        sys.exit("the host did not hand over the supervisor's descriptors")
+    for place, fd in zip((0, 2), fds, strict=True):
+        os.dup2(fd, place)
+        os.close(fd)
+
+
+def hide() -> None:
+    """Cover what the engine mounts: its view of the machine, and what several sessions can write.
+
+    Mounts of the container cannot be taken away from inside, so something lies on top of them.
+    """
+    quiet = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    read_only = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | quiet
+    kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
+    kernel.mount("proc", "/proc", "proc", quiet | kernel.MS_NODEV)
+    kernel.mount("devices", _STAGE, "tmpfs", quiet, "size=64k,mode=755")
+    for name in _DEVICES:
+        os.close(os.open(f"{_STAGE}/{name}", os.O_CREAT | os.O_EXCL, 0o600))
+        kernel.mount(f"/dev/{name}", f"{_STAGE}/{name}", None, kernel.MS_BIND)
+    os.symlink("/proc/self/fd", f"{_STAGE}/fd")
+    kernel.mount(_STAGE, "/dev", None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.mount("none", "/dev", None, read_only)
+    kernel.mount("empty", _STAGE, "tmpfs", quiet | kernel.MS_RDONLY, "size=4k,mode=555")
+    if os.path.exists("/etc/resolv.conf"):  # the host's
+        kernel.mount("/dev/null", "/etc/resolv.conf", None, kernel.MS_BIND)

@@ -1,0 +1,43 @@
+"""How a supervisor is started: one launcher per back-end.
+
+launcher.py     what a launcher and what it started have to offer
+bubblewrap.py   namespaces through bubblewrap (with ../enter.py in between, as root)
+process.py      a bare process, when the user says so
+docker.py       a hardened container (container.py: its settings, engine.py: the engine)
+"""
+
+import shutil
+
+from agentrl.errors import ConfigError
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.launch.bubblewrap import INSTALL, WAY_OUT, BubblewrapLauncher
+from agentrl_sandbox.launch.launcher import Launcher, Log, Started, packages_directory
+from agentrl_sandbox.launch.process import ProcessLauncher
+
+__all__ = ["INSTALL", "Launcher", "Log", "Started", "launcher"]
+
+
+def launcher(settings: SandboxSettings) -> Launcher:
+    """Return the launcher of a back-end; `ConfigError` when it may not or cannot be used.
+
+    Whether an engine of containers answers and has the image is only asked at the first start.
+    """
+    packages = packages_directory(settings.packages)
+    if settings.backend == "process":
+        if not settings.allow_unisolated:
+            raise ConfigError(
+                "sandbox.backend is 'process', which runs model-written code as you, with your "
+                "files and your network; set sandbox.allow_unisolated: true if that is what you "
+                f"want, or sandbox.backend: bubblewrap ({INSTALL})"
+            )
+        return ProcessLauncher(packages)
+    if settings.backend == "docker":
+        from agentrl_sandbox.launch.docker import DockerLauncher
+
+        return DockerLauncher(settings, packages)
+    if (path := shutil.which("bwrap")) is None:
+        raise ConfigError(
+            "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH; "
+            f"install it ({INSTALL}), {WAY_OUT}"
+        )
+    return BubblewrapLauncher(path, packages)

@@ -1,0 +1,144 @@
+"""A supervisor inside bubblewrap: namespaces of its own, and a view of this machine's /usr."""
+
+import json
+import os
+import random
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+
+from agentrl.errors import ConfigError
+from agentrl_sandbox import enter
+from agentrl_sandbox.bundle import bundle
+from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.local import StartedProcess, start_process
+
+INSTALL = "apt-get install bubblewrap"
+WAY_OUT = (
+    "or, to run model-written code with resource limits and nothing else, set "
+    "sandbox.backend: process and sandbox.allow_unisolated: true"
+)
+_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
+_DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
+_ETC = ("/etc/ld.so.cache", "/etc/localtime")
+_ARCHIVE = "/run/agentrl.zip"
+_PACKAGES = "/packages"
+USER_IDS = range(2**30, 2**30 + 2**24)
+"""Where nobody's users are; each supervisor started by root gets one of its own."""
+_INSIDE_ID = "1000"
+
+
+@dataclass(frozen=True, slots=True)
+class BubblewrapLauncher:
+    """Namespaces through bubblewrap; sessions live in memory inside, and never on the host."""
+
+    path: str
+    packages: str = ""
+    isolated: bool = field(default=True, init=False)
+
+    async def start(self, control: socket) -> StartedProcess:
+        """Start the supervisor inside; as root, become nobody first."""
+        as_root = os.geteuid() == 0
+        shown = [(path, path) for path in python_directories()]
+        if self.packages:
+            shown.append((self.packages, _PACKAGES))
+        # Where nobody gets through (below a home directory, say), the way leads over a stage.
+        stage = {f"shown-{at}": source for at, (source, _) in enumerate(shown)} if as_root else {}
+        staged = {source: f"{enter.STAGE}/{name}" for name, source in stage.items()}
+        binds = [(staged.get(source, source), target) for source, target in shown]
+        archive_fd = _memory_file("agentrl-inside", bundle())
+        options = bubblewrap_options(binds, archive_fd=archive_fd)
+        options_fd = _memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
+        command = [self.path, "--args", str(options_fd), base_python(), "-I", "-S", "-X", "utf8"]
+        plan = {
+            "user_id": random.SystemRandom().choice(USER_IDS) if as_root else None,
+            "stage": stage,
+            "command": [*command, _ARCHIVE],
+        }
+        plan_fd = _memory_file("agentrl-plan", json.dumps(plan).encode())
+        script = ["-I", "-S", enter.__file__, str(plan_fd)]
+        log = Log()
+        fds = (archive_fd, options_fd, plan_fd)
+        try:
+            process = start_process([sys.executable, *script], control, log, fds)
+        except BaseException:
+            log.close()
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return StartedProcess(process, "/session", log, _PACKAGES if self.packages else "")
+
+    def explain(self, why: str) -> str:
+        """Return the text of the error for a supervisor that could not start."""
+        return (
+            f"bubblewrap could not build the sandbox: {why}; allow unprivileged user namespaces "
+            "on this machine (sysctl user.max_user_namespaces and, on Ubuntu, "
+            f"kernel.apparmor_restrict_unprivileged_userns=0), {WAY_OUT}"
+        )
+
+
+def _memory_file(name: str, data: bytes) -> int:
+    fd = os.memfd_create(name)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def base_python() -> str:
+    """Return the interpreter behind a virtual environment, links resolved."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def python_directories() -> list[str]:
+    """Return the directories outside /usr that the base interpreter needs.
+
+    `ConfigError` for an interpreter installed straight into a directory that must stay hidden.
+    """
+    stdlib = Path(sysconfig.get_path("stdlib")).resolve()
+    wanted = {Path(base_python()).parent.parent, stdlib.parent.parent}
+    wanted |= {Path(prefix).resolve() for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    hidden = {Path("/"), Path("/home"), Path("/tmp"), Path.home().resolve()}
+    kept: list[str] = []
+    for path in sorted(wanted):
+        if path in hidden:
+            raise ConfigError(
+                f"Python is installed in {path}, which a sandbox must not see; "
+                "use an interpreter with a directory of its own"
+            )
+        if not any(path.is_relative_to(above) for above in ("/usr", *kept)):
+            kept.append(str(path))
+    return kept
+
+
+def bubblewrap_options(binds: Sequence[tuple[str, str]], *, archive_fd: int) -> list[str]:
+    """Return bubblewrap's options: everything unshared, a read-only root, nothing of the host's.
+
+    CAP_SYS_ADMIN and CAP_SYS_CHROOT are kept in the sandbox's own user namespace, so that the
+    supervisor can give each session namespaces of its own; interpreters have no capability at all.
+    """
+    options = ["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    options += ["--uid", _INSIDE_ID, "--gid", _INSIDE_ID, "--hostname", "sandbox"]
+    options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
+    options += ["--cap-add", "CAP_SYS_CHROOT"]
+    options += ["--ro-bind", "/usr", "/usr"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    for path in _ETC:
+        options += ["--ro-bind-try", path, path]
+    for source, target in binds:
+        options += ["--ro-bind", source, target]
+    # Devices one by one: --dev would add a second user namespace and take our capability.
+    options += ["--proc", "/proc", "--tmpfs", "/dev"]
+    for path in _DEVICES:
+        options += ["--dev-bind", path, path]
+    options += ["--symlink", "/proc/self/fd", "/dev/fd", "--dir", "/session"]
+    options += ["--ro-bind-data", str(archive_fd), _ARCHIVE]
+    return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]

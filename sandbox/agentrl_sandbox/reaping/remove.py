@@ -1,0 +1,292 @@
+"""Removing one resource, whatever state it is in. Everything here may be repeated.
+
+A lease is a file, and a file may be wrong: only what carries our name is touched.
+"""
+
+import os
+import select
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from agentrl_sandbox.reaping import engine
+from agentrl_sandbox.reaping.plan import Kind, Resource
+
+MARK = "AGENTRL_LEASE"
+"""Variable of the environment by which a leased process and all it starts are found."""
+PREFIX = "agentrl-"
+"""Of the name of every directory and every cgroup that may be removed."""
+CGROUPS = "/sys/fs/cgroup"
+_HOMES = ("HOME", "TMPDIR")
+_END_S = 5.0
+"""How long the kernel may take to end killed processes, and to let go of their cgroup."""
+_EMPTY_S = 60.0
+"""How long a directory may take to empty, for somebody may still be filling it."""
+_PAUSE_S = 0.02
+
+
+class RemovalError(OSError):
+    """Something is still there; the text says what and why."""
+
+
+def remove(resource: Resource) -> bool:
+    """Remove a resource; whether anything was there. `OSError` when something is left."""
+    return _REMOVERS[resource.kind](resource)
+
+
+def exists(resource: Resource) -> bool:
+    """Return whether a resource is there. `OSError` when that cannot be known."""
+    match resource.kind:
+        case "process":
+            return any(mark == resource.name for _, mark in marked())
+        case "container":
+            return "=" not in resource.name or bool(
+                engine.containers(resource.engine, resource.name)
+            )
+        case "cgroup" | "directory":
+            return os.path.lexists(resource.name)
+
+
+def _process(resource: Resource) -> bool:
+    return _end(lambda process: process.variable(MARK) == resource.name)
+
+
+def _container(resource: Resource) -> bool:
+    name = resource.name
+    if "=" not in name:
+        return engine.remove(resource.engine, name)
+    found = engine.containers(resource.engine, name)
+    for container in found:
+        engine.remove(resource.engine, container.id)
+    return bool(found)
+
+
+def _directory(resource: Resource) -> bool:
+    path = _ours(resource.name)
+    archive = f"{path}/inside.zip"
+
+    def lives_there(process: "_Process") -> bool:
+        homes = [process.variable(name) or "" for name in _HOMES]
+        return archive in process.arguments or any(
+            home == path or home.startswith(f"{path}/") for home in homes
+        )
+
+    ended = _end(lives_there)
+    return _remove_tree(path) or ended
+
+
+def _cgroup(resource: Resource) -> bool:
+    path = _ours(resource.name)
+    if not path.startswith(f"{CGROUPS}/"):
+        raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease by hand")
+    if not os.path.isdir(path):
+        return False
+    deadline_s = time.monotonic() + _END_S
+    while True:
+        groups = [directory for directory, _, _ in os.walk(path, topdown=False)]
+        for group in groups:
+            _kill_group(group)
+        try:
+            for group in groups:
+                os.rmdir(group)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if time.monotonic() > deadline_s:
+                raise RemovalError(f"cgroup {path} stays: {error.strerror}") from error
+            time.sleep(_PAUSE_S)
+            continue
+        return True
+
+
+def _kill_group(group: str) -> None:
+    try:
+        pids = Path(group, "cgroup.procs").read_text().split()
+    except OSError:
+        return
+    for pid in pids:
+        _signal(int(pid))
+
+
+def _ours(name: str) -> str:
+    path = os.path.normpath(name)
+    if not os.path.isabs(name) or path != name or not os.path.basename(path).startswith(PREFIX):
+        raise RemovalError(
+            f"{name!r} is no absolute path to something called {PREFIX}...; delete its lease by "
+            "hand"
+        )
+    return path
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+class _Process:
+    """A process as /proc shows it; what may not be read is empty."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.arguments = self._read("cmdline")
+        self._variables = self._read("environ")
+
+    def _read(self, name: str) -> list[str]:
+        try:
+            return (
+                Path("/proc", str(self.pid), name).read_bytes().decode(errors="replace").split("\0")
+            )
+        except OSError:
+            return []
+
+    def variable(self, name: str) -> str | None:
+        """Return a variable of the environment it was started with."""
+        start = f"{name}="
+        return next((v[len(start) :] for v in self._variables if v.startswith(start)), None)
+
+
+def marked() -> Iterator[tuple[int, str]]:
+    """Yield the processes that carry the mark of a lease, and the mark."""
+    for pid in _pids():
+        if mark := _Process(pid).variable(MARK):
+            yield pid, mark
+
+
+def _pids() -> list[int]:
+    ours = {os.getpid(), 1}
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) not in ours]
+
+
+def _end(wanted: Callable[[_Process], bool]) -> bool:
+    """Kill the processes that are wanted, with all below them, until there is none."""
+    deadline_s = time.monotonic() + _END_S
+    any_found = False
+    while found := {pid for pid in _pids() if wanted(_Process(pid))}:
+        any_found = True
+        if time.monotonic() > deadline_s:
+            raise RemovalError(f"processes {sorted(found)} outlived SIGKILL by {_END_S:g} s")
+        handles = {pid: fd for pid in _with_descendants(found) if (fd := _pidfd(pid)) is not None}
+        try:
+            for pid, fd in handles.items():
+                # Asked again: the id may be another process's since we looked.
+                if pid not in found or wanted(_Process(pid)):
+                    _signal(fd, by_handle=True)
+            _wait(handles, deadline_s)
+        finally:
+            for fd in handles.values():
+                os.close(fd)
+    return any_found
+
+
+def _with_descendants(found: set[int]) -> set[int]:
+    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
+    everybody, frontier = set(found), set(found)
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier} - everybody
+        everybody |= frontier
+    return everybody
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(text.rpartition(") ")[2].split()[1])
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _signal(process: int, *, by_handle: bool = False) -> None:
+    try:
+        if by_handle:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        else:
+            os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _wait(handles: Mapping[int, int], deadline_s: float) -> None:
+    for fd in handles.values():
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
+
+
+# -- directories ----------------------------------------------------------------------------------
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def _remove_tree(path: str) -> bool:
+    """Delete a directory, as deep and as closed as it may be; no link is ever followed.
+
+    What lies deeper is moved up to the top before it is taken apart, so depth costs nothing.
+    """
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise RemovalError(f"{path} is no directory; delete it by hand")
+        top = _open(path, None)
+    except FileNotFoundError:
+        return False
+    deadline_s = time.monotonic() + _EMPTY_S
+    try:
+        while names := os.listdir(top):
+            if time.monotonic() > deadline_s:
+                raise RemovalError(f"{path} was not empty after {_EMPTY_S:g} s")
+            for name in names:
+                _take_apart(name, top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+    return True
+
+
+def _take_apart(name: str, top: int) -> None:
+    if _unlinked(name, top):
+        return
+    here = _open(name, top)
+    try:
+        for below in os.listdir(here):
+            if not _unlinked(below, here):
+                os.close(_open(below, here))  # a directory that may not be written cannot be moved
+                os.rename(below, os.urandom(16).hex(), src_dir_fd=here, dst_dir_fd=top)
+    finally:
+        os.close(here)
+    os.rmdir(name, dir_fd=top)
+
+
+def _unlinked(name: str, directory: int) -> bool:
+    """Delete anything but a directory."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except IsADirectoryError:
+        return False
+    except FileNotFoundError:
+        return True
+    return True
+
+
+def _open(name: str, directory: int | None) -> int:
+    """Open a directory, having allowed it to ourselves."""
+    looked = os.open(name, _LOOK, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{looked}", 0o700)
+        return os.open(".", _LIST, dir_fd=looked)
+    finally:
+        os.close(looked)
+
+
+_REMOVERS: Mapping[Kind, Callable[[Resource], bool]] = {
+    "process": _process,
+    "container": _container,
+    "cgroup": _cgroup,
+    "directory": _directory,
+}
