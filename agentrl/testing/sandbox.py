@@ -1,12 +1,14 @@
 """`check_sandbox`: a sandbox's promises, proven on yours; and one that needs no kernel."""
 
 import contextlib
-from collections.abc import Awaitable, Mapping
+import shlex
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Self
 
 from agentrl.errors import CheckError, SandboxError
-from agentrl.sandbox import ExecResult, ExecStatus, Sandbox, SandboxPool
+from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult, Sandbox, SandboxPool
 from agentrl.testing.leaks import Holdings, check_no_leak
 
 _LOOP_S = 0.5
@@ -41,6 +43,7 @@ class _Check:
         await self.check_cells(one)
         await self.check_errors(one)
         await self.check_files(one)
+        await self.check_commands(one)
         await self.check_apart(one, other)
         await self.check_fork(one)
         await self.check_stopped(other)
@@ -85,6 +88,29 @@ class _Check:
             await self.raises(session.write(path, b""), PermissionError, refused)
         missing = "a missing file is FileNotFoundError"
         await self.raises(session.read("nothing"), FileNotFoundError, missing)
+
+    async def check_commands(self, session: Sandbox) -> None:
+        done = await session.run(
+            ["sh", "-c", 'cat; echo "$NAME" >&2; exit 3'], stdin=b"in", env={"NAME": "value"}
+        )
+        got = (done.status, done.exit_code, done.stdout, done.stderr)
+        want = ("ok", 3, "in", "value\n")
+        self.expect(
+            got == want, "a command has input, environment, output, exit code", f"got {got}"
+        )
+        done = await session.run(["cat", "in.bin"], cwd="data")
+        self.expect(done.ok, "a command runs where it is told to", f"got {done}")
+        done = await session.run(["sh", "-c", "sleep 60 & sleep 60"], timeout_s=_LOOP_S)
+        self.expect(done.status == "timeout", "a command has a deadline", f"got {done}")
+        await self.value(session, "x", "41", "a command's end costs the interpreter nothing")
+        done = await session.run(["no-such-program"])
+        named = done.status == "error" and "no-such-program" in (done.error or "")
+        self.expect(named, "a program that is missing is a result", f"got {done}")
+        names = {entry.name: entry.kind for entry in await session.entries()}
+        kinds = (names.get("data"), names.get("out.txt"), names.get("link"))
+        self.expect(
+            kinds == ("directory", "file", "link"), "a directory can be listed", f"got {names}"
+        )
 
     async def check_apart(self, one: Sandbox, other: Sandbox) -> None:
         result = await other.exec("x")
@@ -151,8 +177,11 @@ class _Check:
 class ScriptedSandbox:
     """A `Sandbox` that runs nothing: it looks each cell up, and keeps files in a dictionary."""
 
-    def __init__(self, answers: Mapping[str, ExecResult]) -> None:
+    def __init__(
+        self, answers: Mapping[str, ExecResult], commands: Mapping[str, RunResult]
+    ) -> None:
         self._answers = answers
+        self._commands = commands
         self.cells: list[str] = []
         """Every cell so far, those before a fork included."""
         self.files: dict[str, bytes] = {}
@@ -164,6 +193,37 @@ class ScriptedSandbox:
         self.cells.append(code)
         unknown = ExecResult(status="error", error=f"LookupError: no answer for {code!r}")
         return self._answers.get(code, unknown)
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str = ".",
+        timeout_s: float | None = None,
+    ) -> RunResult:
+        """Return the answer for `command`, quoted as for a shell; without one it is not found."""
+        self._check_open()
+        line = shlex.join(command)
+        return self._commands.get(line, RunResult(status="error", error=f"no answer for {line!r}"))
+
+    async def entries(self, path: str = ".") -> tuple[FileEntry, ...]:
+        """Return what the kept files make of a directory."""
+        self._check_open()
+        above = "" if path in ("", ".") else f"{_inside(path).rstrip('/')}/"
+        found: dict[str, FileEntry] = {}
+        for name, data in self.files.items():
+            if name.startswith(above):
+                first, _, below = name.removeprefix(above).partition("/")
+                found[first] = (
+                    FileEntry(name=first, kind="directory")
+                    if below
+                    else FileEntry(name=first, kind="file", size_bytes=len(data))
+                )
+        if above and not found:
+            raise FileNotFoundError(f"no directory {path!r}")
+        return tuple(found[name] for name in sorted(found))
 
     async def write(self, path: str, data: bytes) -> None:
         """Keep a file."""
@@ -180,7 +240,7 @@ class ScriptedSandbox:
     async def fork(self) -> Self:
         """Return a copy."""
         self._check_open()
-        copy = type(self)(self._answers)
+        copy = type(self)(self._answers, self._commands)
         copy.cells, copy.files = [*self.cells], {**self.files}
         return copy
 
@@ -196,8 +256,13 @@ class ScriptedSandbox:
 class InMemorySandboxPool:
     """A `SandboxPool` of scripted sessions, for tests of what uses sandboxes."""
 
-    def __init__(self, answers: Mapping[str, ExecResult]) -> None:
+    def __init__(
+        self,
+        answers: Mapping[str, ExecResult],
+        commands: Mapping[str, RunResult] = MappingProxyType({}),
+    ) -> None:
         self._answers = answers
+        self._commands = commands
         self.sessions: list[ScriptedSandbox] = []
         self.closed = False
 
@@ -205,7 +270,7 @@ class InMemorySandboxPool:
         """Return a fresh session."""
         if self.closed:
             raise SandboxError("this sandbox pool is closed; open another one")
-        self.sessions.append(ScriptedSandbox(self._answers))
+        self.sessions.append(ScriptedSandbox(self._answers, self._commands))
         return self.sessions[-1]
 
     async def close(self) -> None:

@@ -51,10 +51,12 @@ class Channel:
         why_ended: Callable[[], str],
         *,
         on_event: Callable[[Reply], None] = Reply.drop,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._end = end
         self._why_ended = why_ended
         self._on_event = on_event
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._reader = Reader()
         self._fds: deque[int] = deque()
@@ -73,9 +75,7 @@ class Channel:
             raise SandboxError(self._why_ended())
         return await self._reply(GREETING, self._waiting[GREETING], within_s)
 
-    async def ask(
-        self, body: dict[str, object], blob: bytes = b"", *, within_s: float
-    ) -> Reply:
+    async def ask(self, body: dict[str, object], blob: bytes = b"", *, within_s: float) -> Reply:
         """Send a request and return its reply.
 
         `SandboxError` when the channel ends or the deadline passes. A caller that is cancelled
@@ -84,9 +84,7 @@ class Channel:
         number, future = self.post(body, blob)
         return await self._reply(number, future, within_s)
 
-    def post(
-        self, body: dict[str, object], blob: bytes = b""
-    ) -> tuple[int, asyncio.Future[Reply]]:
+    def post(self, body: dict[str, object], blob: bytes = b"") -> tuple[int, asyncio.Future[Reply]]:
         """Send a request; return its number and what will be its reply."""
         if self.ended:
             raise SandboxError(self._why_ended())
@@ -126,10 +124,9 @@ class Channel:
         for future in self._waiting.values():
             _fail(future, self._why_ended())
         self._waiting.clear()
+        self._on_end()
 
-    async def _reply(
-        self, number: int, future: asyncio.Future[Reply], within_s: float
-    ) -> Reply:
+    async def _reply(self, number: int, future: asyncio.Future[Reply], within_s: float) -> Reply:
         text = f"the sandbox did not answer within {within_s:g} s"
         timer = self._loop.call_later(within_s, _fail, future, text)
         try:

@@ -1,16 +1,27 @@
 """What an opened session and its forks share on the host: the keeper's channel, who listens."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.channel import Channel, Reply
-from agentrl_sandbox.inside.frames import START_S, Frame
 from agentrl_sandbox.line import Line
 
+KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
 GRACE_S = 5.0
 """How long a keeper may take for what takes no time before it counts as gone."""
+
+
+class Member(Protocol):
+    """A session, as its family sees it."""
+
+    def died(self, event: Reply) -> None:
+        """Hear from the keeper that the interpreter died."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close the line to the interpreter."""
+        ...
 
 
 class Family:
@@ -19,16 +30,16 @@ class Family:
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
         self.channel: Channel
-        self._members: dict[int, Callable[[Reply], None]] = {}
+        self._members: dict[int, Member] = {}
 
     @property
     def members(self) -> int:
         """Return how many sessions there are."""
         return len(self._members)
 
-    def join(self, number: int, on_death: Callable[[Reply], None]) -> None:
+    def join(self, number: int, member: "Member") -> None:
         """Let a session hear of the death of its interpreter."""
-        self._members[number] = on_death
+        self._members[number] = member
 
     def leave(self, number: int) -> None:
         """Let a session go."""
@@ -36,11 +47,16 @@ class Family:
 
     def heard(self, event: Reply) -> None:
         """Tell the session whose interpreter has died."""
-        on_death = self._members.get(event.frame.body["of"])
-        if on_death is None:
+        member = self._members.get(event.frame.body["of"])
+        if member is None:
             event.drop()
         else:
-            on_death(event)
+            member.died(event)
+
+    def ended(self) -> None:
+        """Hear that the keeper is gone, and everything behind it with it."""
+        for member in self._members.values():
+            member.hang_up()
 
     def line(self, reply: Reply) -> Line | None:
         """Return the line that a reply brought, if it brought one."""
@@ -51,12 +67,10 @@ class Family:
         output_bytes = self.settings.limits.output_bytes
         return Line(end, life=body["life"], nonce=body["nonce"], output_bytes=output_bytes)
 
-    async def ask(
-        self, body: dict[str, Any], blob: bytes = b"", *, within_s: float = GRACE_S
-    ) -> Reply:
+    async def ask(self, body: dict[str, Any], blob: bytes = b"", *, extra_s: float = 0.0) -> Reply:
         """Ask the keeper, who is never asked again once it missed a deadline."""
         try:
-            reply = await self.channel.ask(body, blob, within_s=within_s)
+            reply = await self.channel.ask(body, blob, within_s=GRACE_S + extra_s)
         except SandboxError:
             self.channel.close()
             raise
@@ -68,9 +82,3 @@ class Family:
         """Send something whose reply nobody waits for."""
         if not self.channel.ended:
             self.channel.post(body)[1].cancel()
-
-    async def ask_frame(
-        self, body: dict[str, Any], blob: bytes = b"", *, within_s: float = START_S
-    ) -> Frame:
-        """Ask for something that brings no descriptor."""
-        return (await self.ask(body, blob, within_s=within_s)).frame

@@ -185,9 +185,9 @@ class Line:
 def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
     """Return what a well-formed answer says; `Violation` for any other."""
     texts = [body.get(key) for key in _TEXTS]
-    sizes = body.get("images")
+    status, sizes = body.get("status"), body.get("images")
     if (
-        body.get("status") not in _STATUSES
+        not (isinstance(status, str) and status in _STATUSES)
         or not all(text is None or isinstance(text, str) for text in texts)
         or any(text is not None and len(text) > output_bytes + 2**14 for text in texts)
         or not isinstance(sizes, list)
@@ -202,9 +202,7 @@ def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
     # A lone surrogate is text to Python, and to nobody who has to encode it.
     value, error, stdout, stderr = (_clean(text) for text in texts)
     truncated = body.get("truncated") is True
-    return Outcome(
-        body["status"], value, error, stdout or "", stderr or "", truncated, tuple(images)
-    )
+    return Outcome(status, value, error, stdout or "", stderr or "", truncated, tuple(images))
 
 
 def _clean(text: str | None) -> str | None:

@@ -20,12 +20,11 @@ from typing import Self
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.channel import Channel
-from agentrl_sandbox.family import GRACE_S, Family
+from agentrl_sandbox.family import GRACE_S, KEEPER_GONE, Family
 from agentrl_sandbox.inside.frames import START_S, encode
 from agentrl_sandbox.launch import Launcher, Started, launcher
 from agentrl_sandbox.session import Session
 
-_KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
 END_S = 5.0
 """How long a supervisor may take to end when its socket is closed, before it is killed."""
 WARM = 8
@@ -106,8 +105,9 @@ class ForkServerPool:
         """
         supervisor = await self._running()
         family = Family(self._settings)
+        end = await supervisor.open()
         family.channel = Channel(
-            await supervisor.open(), lambda: _KEEPER_GONE, on_event=family.heard
+            end, lambda: KEEPER_GONE, on_event=family.heard, on_end=family.ended
         )
         try:
             session = await self._first(family, on_close=self.close if owns_pool else None)

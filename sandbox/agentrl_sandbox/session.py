@@ -7,13 +7,14 @@ interpreter, goes over the family's channel to the keeper.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from agentrl.errors import ForkUnsupported, SandboxError
 from agentrl.message import Image
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
 from agentrl_sandbox.channel import Reply
-from agentrl_sandbox.family import GRACE_S, Family
+from agentrl_sandbox.family import Family
 from agentrl_sandbox.inside.frames import START_S, Frame
 from agentrl_sandbox.line import Expired, Line, LineBroken, Outcome, Violation
 
@@ -48,14 +49,12 @@ class Session:
         self._on_close = on_close
         self._turn = asyncio.Lock()
         self._closed = False
-        self._death: asyncio.Future[Reply] | None = None
-        """Set while somebody waits to hear why the line broke."""
         self._last_words: ExecResult | None = None
         """For the next cell, when the interpreter died between cells."""
         self._over: ExecResult | None = None
         """For every further cell, when the session has ended."""
         self._stopping: asyncio.Task[None] | None = None
-        family.join(number, self._died)
+        family.join(number, self)
 
     async def exec(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run a cell; `SandboxError` when the sandbox is gone or does not answer."""
@@ -69,7 +68,7 @@ class Session:
             if self._line is None and (refused := await self._spawn()) is not None:
                 return refused
             if self._family.settings.after_timeout == "restore":
-                await self._family.ask({"op": "spare", "session": self._number}, within_s=2 * START_S)
+                await self._family.ask({"op": "spare", "session": self._number}, extra_s=START_S)
             return await self._cell(code, timeout_s)
 
     async def run(
@@ -146,7 +145,7 @@ class Session:
             if (said := self._over or self._last_words) is not None:
                 raise ForkUnsupported(f"this session cannot be forked now: {said.error}")
             body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
-            reply = await self._family.ask(body, within_s=START_S + GRACE_S)
+            reply = await self._family.ask(body, extra_s=START_S)
             if "unsupported" in reply.frame.body:
                 why = reply.frame.body["unsupported"]
                 raise ForkUnsupported(f"this session cannot be forked now: {why}")
@@ -182,12 +181,17 @@ class Session:
         except SandboxError:
             channel.close()  # gone already, or stuck: without its channel a keeper ends
         finally:
-            if self._line is not None:
-                self._line.close()
+            self.hang_up()
             if family.members == 0:
                 channel.close()
                 if self._on_close is not None:
                     await self._on_close()
+
+    def hang_up(self) -> None:
+        """Close the line to the interpreter."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
     async def _ready(self) -> None:
         if self._closed:
@@ -196,11 +200,13 @@ class Session:
             await self._stopping
             self._stopping = None
 
-    async def _file(self, op: Literal["write", "read", "entries"], path: str, data: bytes = b"") -> Frame:
+    async def _file(
+        self, op: Literal["write", "read", "entries"], path: str, data: bytes = b""
+    ) -> Frame:
         async with self._turn:
             await self._ready()
             body = {"op": op, "session": self._number, "path": path}
-            reply = await self._family.ask_frame(body, data)
+            reply = (await self._family.ask(body, data)).frame
         if (kind := reply.body.get("os_error")) is not None:
             raise _OS_ERRORS.get(kind, OSError)(reply.body["text"])
         return reply
@@ -209,7 +215,7 @@ class Session:
 
     async def _spawn(self) -> ExecResult | None:
         """Get an interpreter; a result when the session may not have one any more."""
-        reply = await self._family.ask({"op": "spawn", "session": self._number}, within_s=2 * START_S)
+        reply = await self._family.ask({"op": "spawn", "session": self._number}, extra_s=START_S)
         body = reply.frame.body
         if "limit" in body:
             return ExecResult(status="limit", error=body["limit"])
@@ -240,6 +246,10 @@ class Session:
         seconds = time.monotonic() - start_s
         if outcome.status == "oom":
             return await self._stopped(line, "oom", outcome.error or "", seconds, outcome)
+        if self._family.settings.backend == "process":
+            usage = await self._family.ask({"op": "usage", "session": self._number})
+            if (over := usage.frame.body["over"]) is not None:
+                outcome = outcome._replace(status="limit", error=over)
         return ExecResult(
             status=outcome.status,
             stdout=outcome.stdout,
@@ -251,12 +261,12 @@ class Session:
             seconds=seconds,
         )
 
-    async def _stop(self, line: Line) -> Reply:
+    async def _stop(self, line: Line, *, hung_up: bool = False) -> Reply:
         """Have the keeper end the interpreter; a spare, if there is one, takes its place."""
         self._line = None
         line.close()
-        body = {"op": "stop", "session": self._number, "life": line.life}
-        reply = await self._family.ask(body, within_s=START_S)
+        body = {"op": "stop", "session": self._number, "life": line.life, "hung_up": hung_up}
+        reply = await self._family.ask(body, extra_s=START_S)
         await self._take_over(reply)
         return reply
 
@@ -292,36 +302,27 @@ class Session:
 
     async def _why_broken(self, line: Line, seconds: float) -> ExecResult:
         """Return what ended an interpreter that hung up."""
-        self._line = None
-        line.close()
+        if self._closed:
+            raise SandboxError("this session was closed meanwhile; open another one")
         if self._last_words is None:
-            self._death = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(GRACE_S):
-                    await self._death
-            except TimeoutError:
-                return await self._stopped(line, "violation", "it closed its channel", seconds)
-            finally:
-                self._death = None
-        if self._stopping is not None:
-            await self._stopping
-            self._stopping = None
+            said = (await self._stop(line, hung_up=True)).frame.body
+            if "late" not in said:
+                status, error = said.get("status"), said.get("error")
+                if status is None:  # it was alive, and is not any more
+                    status, error = "violation", "the interpreter closed its channel"
+                return self._lost(said, status, error, seconds)
+        await self._ready()
         said, self._last_words = self._last_words, None
-        if said is None:
-            raise SandboxError("the sandbox's keeper ended; the session is lost, open another one")
-        return said
+        assert said is not None  # whoever is late was told before, on the same channel
+        return replace(said, seconds=seconds)
 
-    def _died(self, event: Reply) -> None:
+    def died(self, event: Reply) -> None:
         """Hear from the keeper that the interpreter died."""
         body = event.frame.body
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        self.hang_up()
         self._last_words = self._lost(body, body["status"], body["error"], 0.0)
         if event.fd >= 0:
             self._stopping = asyncio.create_task(self._take_over(event))
-        if self._death is not None and not self._death.done():
-            self._death.set_result(event)
 
     def _lost(
         self, said: dict[str, Any], status: ExecStatus, error: str, seconds: float

@@ -145,9 +145,7 @@ def ask_copy(birth: Birth, *, keep_rng: bool) -> None:
 class Listeners:
     """Decides on the system calls that interpreters may make only while they are being copied."""
 
-    def __init__(
-        self, selector: selectors.BaseSelector, births: Callable[[], list[Birth]]
-    ) -> None:
+    def __init__(self, selector: selectors.BaseSelector, births: Callable[[], list[Birth]]) -> None:
         self._selector = selector
         self._births = births
 

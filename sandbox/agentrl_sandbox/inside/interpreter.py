@@ -5,6 +5,7 @@ deadlines and kills are held by the keeper, and why the host takes from here at 
 each of its questions, which must carry the question's nonce.
 """
 
+import errno
 import fcntl
 import os
 import random
@@ -149,8 +150,11 @@ class Interpreter:
         return [frame.body for frame in self._reader.feed(data)]
 
     def _capture(self) -> None:
-        limit_bytes = self._confinement.output_bytes
-        self._output = (Capture(4, limit_bytes), Capture(5, limit_bytes))
+        output_bytes, file_bytes = self._confinement.output_bytes, self._confinement.file_bytes
+        self._output = (
+            Capture(4, output_bytes, file_bytes=file_bytes),
+            Capture(5, output_bytes, file_bytes=file_bytes),
+        )
         streams.bound(self._output)
 
     def _exec(self, request: dict[str, Any]) -> None:
@@ -205,11 +209,21 @@ class Interpreter:
     def _be_the_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
         directory = os.getcwd() if _is_there() else self._directory
         self._send({"nonce": nonce, "hello": True})
-        if apart and self._confinement.isolated:
-            kernel.enter_user_namespace(others=kernel.CLONE_NEWNS)
-            self._send({"nonce": nonce, "unshared": True})
+        if apart:
+            self._leave_the_original(nonce)
         self._settle(directory)
         _other_numbers(rng_state)
+
+    def _leave_the_original(self, nonce: str) -> None:
+        """Enter namespaces of our own. The filter lets us, because the keeper waits for it."""
+        try:
+            kernel.enter_user_namespace(others=kernel.CLONE_NEWNS)
+        except OSError as error:
+            deep = error.errno in (errno.EUSERS, errno.ENOSPC)
+            why = "too many copies of copies, or user namespaces" if deep else str(error)
+            self._send({"nonce": nonce, "error": f"no namespaces for the copy: {why}"})
+            os._exit(1)
+        self._send({"nonce": nonce, "unshared": True})
 
     def _settle(self, directory: str | None = None) -> None:
         """Wait until everything is ready for us, move in, and greet the host."""

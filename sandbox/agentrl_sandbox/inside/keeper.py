@@ -36,6 +36,8 @@ from agentrl_sandbox.inside.state import Session, Settings
 FORKS_MAX = 256
 """Live forks of one session; the kernel's hard limit on processes leaves room for as many."""
 _WATCH_S = 0.05
+_LAST_BREATH_S = 0.2
+"""A process that exits closes its channel a moment before it is gone."""
 _EVENT = -1
 """The number of a message that answers no request."""
 
@@ -69,6 +71,7 @@ class Keeper:
             "write": self._write,
             "read": self._read,
             "entries": self._entries,
+            "usage": self._usage,
             "close": self._close,
         }
 
@@ -307,20 +310,27 @@ class Keeper:
         if session.life is None or session.life.number != body["life"]:
             self._reply(request, {"late": True})
             return
-        self._answer_end(request, session, self._bury(session)[1])
+        if body.get("hung_up") and processes.ended(session.life.pidfd, within_s=_LAST_BREATH_S):
+            output = self._obituary(session)
+        else:
+            _, output = self._bury(session)
+        self._answer_end(request, session, output)
 
     def _died(self, session: Session, life: Life) -> None:
         """Tell the host of an end that nobody asked for."""
-        if session.life is not life:
-            return
+        if session.life is life:
+            about = {"died": life.number, "of": session.id}
+            self._answer_end(_EVENT, session, {**self._obituary(session), **about})
+
+    def _obituary(self, session: Session) -> Body:
+        """Bury an interpreter that died by itself, and say why it did."""
         death, output = self._bury(session)
         status, error = "crash", f"the interpreter {death.text}"
         killed = death.signal == signal.SIGKILL and self._quota.used_up(session.cpu_s)
         if death.signal == signal.SIGXCPU or killed:
             session.cpu_s = max(session.cpu_s, self._settings.cpu_s)
             status, error = "limit", self._quota.cpu_text
-        about = {"died": life.number, "of": session.id, "status": status, "error": error}
-        self._answer_end(_EVENT, session, {**output, **about, "signal": death.signal})
+        return {**output, "status": status, "error": error, "signal": death.signal}
 
     def _lost(self, session: Session, life: Life, status: str, error: str) -> None:
         """End an interpreter that broke a limit, and tell the host."""
@@ -481,6 +491,14 @@ class Keeper:
 
     def _entries(self, request: int, session: Session, body: Body, _: bytes) -> None:
         self._file(request, lambda: files.entries(session.place.handle, body["path"]))
+
+    def _usage(self, request: int, session: Session, _: Body, __: bytes) -> None:
+        """Say whether a bare directory holds too much, where no file system keeps the limit."""
+        used_bytes = files.used_bytes(session.place.path)
+        limit_bytes, over = self._settings.disk_bytes, None
+        if used_bytes > limit_bytes:
+            over = f"the directory holds {used_bytes} bytes, over the limit of {limit_bytes}"
+        self._reply(request, {"over": over})
 
     def _file(self, request: int, work: Callable[[], bytes | list[Any] | None]) -> None:
         try:

@@ -3,7 +3,7 @@
 import os
 
 _CROP_BYTES = 2**20
-"""Output is held in full up to here, so that ordinary floods cost one pass over the memory."""
+"""Output is held in full up to here."""
 
 
 def capture_file(name: str) -> int:
@@ -18,16 +18,18 @@ def capture_file(name: str) -> int:
 class Capture:
     """Takes the output of one cell after the other out of a file that is appended to."""
 
-    def __init__(self, fd: int, limit_bytes: int) -> None:
+    def __init__(self, fd: int, limit_bytes: int, *, file_bytes: int = 4 * _CROP_BYTES) -> None:
         self._fd = fd
         self._limit_bytes = limit_bytes
+        self.piece_bytes = min(_CROP_BYTES, max(1, file_bytes // 4))
+        """The most to be written at once, so that the limit on the file is never met."""
         self._written = 0
         self._omitted = 0
 
     def wrote(self, count: int) -> None:
         """Hear that `count` bytes were written, and crop the file when it has grown long."""
         self._written += count
-        if self._written > _CROP_BYTES:
+        if self._written > self.piece_bytes:
             self._written = 0
             kept = self._read()
             os.ftruncate(self._fd, 0)

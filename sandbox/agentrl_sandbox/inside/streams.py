@@ -27,9 +27,10 @@ class _File(io.FileIO):
     """A descriptor to write to, whose capture hears of everything that is written."""
 
     def write(self, data: bytes) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        count = super().write(data)
-        if (capture := _captures.get(self.fileno())) is not None:
-            capture.wrote(count)
+        if (capture := _captures.get(self.fileno())) is None:
+            return super().write(data)
+        count = super().write(data[: capture.piece_bytes])  # the rest is offered again
+        capture.wrote(count)
         return count
 
 

@@ -72,7 +72,9 @@ class Supervisor:
             return
         with self._warm.pop(pid) as link:
             try:
-                socket.send_fds(self._control, [encode({"id": request, "fd": True})], [link.fileno()])
+                socket.send_fds(
+                    self._control, [encode({"id": request, "fd": True})], [link.fileno()]
+                )
             except OSError as error:  # the host is gone, or leaves too many sockets unread
                 self._tell(self._control, {"id": request, "error": f"no session: {error}"})
 
