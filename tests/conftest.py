@@ -36,6 +36,13 @@ def missing_bubblewrap() -> str:
     return "" if ran.returncode == 0 else f"bwrap cannot unshare: {ran.stderr.strip()}"
 
 
+def missing_cgroup() -> str:
+    """Return why no cgroup can be made here, or an empty string."""
+    from agentrl_sandbox.cgroup import why_not
+
+    return why_not()
+
+
 def missing_gpu() -> str:
     """Return why there is no CUDA device to compute on, or an empty string."""
     import torch
@@ -45,6 +52,7 @@ def missing_gpu() -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
+    "cgroup": cache(missing_cgroup),
     "gpu": cache(missing_gpu),
 }
 """Marks that stand for a part of the system, and what says why it is missing."""
