@@ -6,6 +6,7 @@ there: a test that lacks one of those fails. A machine that has to prove somethi
 nothing is skipped behind its back.
 """
 
+import contextlib
 import os
 
 # Read once by numpy's and torch's OpenMP, so it is set before anything imports them. Subprocesses
@@ -43,6 +44,20 @@ def missing_cgroup() -> str:
     return why_not()
 
 
+def missing_docker() -> str:
+    """Return why no container of sandboxes can be started here, or an empty string."""
+    from agentrl.errors import AgentrlError
+    from agentrl.sandbox import SandboxSettings
+    from agentrl_sandbox.launch.engine import Engine
+
+    try:
+        with contextlib.closing(Engine()) as engine:
+            engine.check_image(SandboxSettings().image)
+    except AgentrlError as error:
+        return str(error)
+    return ""
+
+
 def missing_gpu() -> str:
     """Return why there is no CUDA device to compute on, or an empty string."""
     import torch
@@ -53,6 +68,7 @@ def missing_gpu() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
     "cgroup": cache(missing_cgroup),
+    "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
 }
 """Marks that stand for a part of the system, and what says why it is missing."""

@@ -7,13 +7,15 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl_sandbox.launch.container import Machine
 
 CALL_S = 60.0
 """How long the engine may take to answer one request."""
+BUILD_S = 600.0
+"""How long it may be silent while it builds an image."""
 INSTALL_SDK = "pip install 'agentrl[docker]'"
 INSTALL_ENGINE = "apt-get install docker.io"
 BUILD = "agentrl image build"
@@ -87,6 +89,8 @@ class Engine:
         finally:
             with suppress(OSError):  # it has ended
                 stream.close()
+            # The stream shuts its socket down and leaves it open.
+            cast("Any", stream)._response.close()
 
     def start(self, name: str) -> None:
         """Start a container."""
@@ -116,6 +120,17 @@ class Engine:
                 if error.status_code != 409:  # being removed already
                     raise
             self._api.wait(name, timeout=int(CALL_S), condition="removed")
+
+    def build(self, directory: str, tag: str) -> Iterator[str]:
+        """Yield what the engine says while it builds a directory with a Dockerfile."""
+        with _words(f"build the image {tag!r}"):
+            for said in self._api.build(
+                path=directory, tag=tag, rm=True, forcerm=True, decode=True, timeout=int(BUILD_S)
+            ):
+                if (why := said.get("error")) is not None:
+                    raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
+                if line := str(said.get("stream", "")).strip():
+                    yield line
 
     def close(self) -> None:
         """Close the connection."""
