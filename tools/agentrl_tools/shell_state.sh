@@ -7,7 +7,7 @@ unset -v __agentrl_script
 exec </dev/null 2>&1
 __agentrl_root=$PWD
 __agentrl_file=$PWD/.agentrl-shell
-command -p rm -f -- "$__agentrl_file"
+command -p rm -f -- "$__agentrl_file" 2>/dev/null
 shopt -s expand_aliases
 trap '{ __agentrl_end "$?"; } >/dev/null 2>&1' EXIT
 
@@ -20,6 +20,7 @@ __agentrl_path() {
   fi
 }
 
+# Does what is asked with every variable that lives on: `declare -p` or `unset -v`.
 __agentrl_variables() {
   builtin local __agentrl_name
   # By their first letters, because neither a fork nor the parser can be counted on here: bash 5.2
@@ -31,23 +32,23 @@ __agentrl_variables() {
     "${!L@}" "${!M@}" "${!N@}" "${!O@}" "${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" \
     "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}"; do
     case $__agentrl_name in
-      BASH_COMPAT | BASH_ENV) builtin declare -p "$__agentrl_name" ;;
+      BASH_COMPAT | BASH_ENV) builtin "$@" "$__agentrl_name" ;;
       # What bash itself keeps, and what begins anew with every process.
       _ | __agentrl_* | BASH | BASHOPTS | BASHPID | BASH_* | COMP_* | DIRSTACK | EPOCHREALTIME | \
         EPOCHSECONDS | EUID | FUNCNAME | GROUPS | HISTCMD | LINENO | OLDPWD | PIPESTATUS | PPID | \
         PWD | RANDOM | SECONDS | SHELLOPTS | SHLVL | SRANDOM | UID) ;;
       # The sandbox sets them, and a copy of the session may lie elsewhere.
       HOME | TMPDIR)
-        [[ ${!__agentrl_name} == "$__agentrl_root" ]] || builtin declare -p "$__agentrl_name"
+        [[ ${!__agentrl_name} == "$__agentrl_root" ]] || builtin "$@" "$__agentrl_name"
         ;;
-      *) builtin declare -p "$__agentrl_name" ;;
+      *) builtin "$@" "$__agentrl_name" ;;
     esac
   done
 }
 
 __agentrl_places() {
   builtin local __agentrl_at
-  [[ $PWD -ef . ]] || PWD=$(builtin pwd -P)
+  [[ $PWD -ef . ]] || { __agentrl_at=$(builtin pwd -P) && PWD=$__agentrl_at; }
   builtin printf '\nbuiltin cd -- '
   __agentrl_path "${OLDPWD-$PWD}"
   builtin printf '\nbuiltin cd -- '
@@ -87,7 +88,8 @@ __agentrl_save() {
   builtin umask 077
   builtin shopt -p
   builtin shopt -u nocasematch
-  __agentrl_variables
+  builtin printf '__agentrl_variables unset -v\n'
+  __agentrl_variables declare -p
   __agentrl_places
   builtin unset -f __agentrl_path __agentrl_variables __agentrl_places __agentrl_begin
   builtin declare -f
