@@ -16,7 +16,7 @@ from agentrl.tool_env import Scored, ToolEnv
 from agentrl.toolbox import Toolbox
 from agentrl_envs.programs.families import FAMILIES
 from agentrl_envs.programs.family import LEVELS, Family
-from agentrl_envs.programs.tasks import tasks_of, tests_of
+from agentrl_envs.programs.tasks import tasks_of, hidden_of
 from agentrl_sandbox.grading import checker_sessions
 from agentrl_tools.python import Python
 
@@ -98,7 +98,7 @@ async def grade(
     when none could be had, which is nobody's grade.
     """
     return await grade_calls(
-        artefacts, tests_of(task), open_session=open_session or checker_sessions(), entry=SOLUTION
+        artefacts, hidden_of(task), open_session=open_session or checker_sessions(), entry=SOLUTION
     )
 
 

@@ -54,7 +54,7 @@ def tasks_of(
     return islice(_in_turn(streams), size)
 
 
-def tests_of(task: Task) -> tuple[CallTest, ...]:
+def hidden_of(task: Task) -> tuple[CallTest, ...]:
     """Return the hidden tests of a task."""
     return tuple(
         CallTest(id=test["id"], arguments=tuple(test["arguments"]), wanted=test["wanted"])

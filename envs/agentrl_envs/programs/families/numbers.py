@@ -50,7 +50,7 @@ def _describe_sum(params: Params) -> str:
 
 
 def filtered_sum(params: dict[str, Any], n: int) -> int:
-    from math import gcd
+    from math import gcd, isqrt
 
     def digit_sum(number: int, base: int) -> int:
         return number % base + digit_sum(number // base, base) if number else 0
@@ -62,7 +62,8 @@ def filtered_sum(params: dict[str, Any], n: int) -> int:
             return gcd(k, rest[0]) == 1
         if kind == "digits":
             return digit_sum(k, rest[0]) % rest[1] == 0
-        return sum(k % d == 0 for d in range(1, k + 1)) >= rest[0]
+        small = [d for d in range(1, isqrt(k) + 1) if k % d == 0]
+        return sum(1 if d * d == k else 2 for d in small) >= rest[0]
 
     chosen = [k for k in range(1, n + 1) if all(holds(k, *c) for c in params["conditions"])]
     return sum(params["factor"] * k + params["offset"] for k in chosen) % params["modulus"]
