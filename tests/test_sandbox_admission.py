@@ -18,6 +18,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import Pressure
 from agentrl_sandbox.admission import Admission, Place
 from agentrl_sandbox.pressure import READ_EVERY_S, START_BYTES, Bucket, Memory, Valve
+from agentrl_sandbox.turnstile import NEVER_BY_ITSELF, Turnstile
 
 MIB = 2**20
 PLENTY = 2**40
@@ -202,7 +203,7 @@ def test_whatever_happens_the_bounds_hold_and_nothing_is_lost(
     steps: list[tuple[str, int]], sessions: int, per_s: float, burst: int
 ) -> None:
     async def work() -> None:
-        gate = admission(sessions=sessions, starts_per_s=per_s, start_burst=burst, wait_s=10_000.0)
+        gate = admission(sessions=sessions, starts_per_s=per_s, start_burst=burst, wait_s=1000.0)
         house = House(gate, sessions)
         for what, number in steps:
             if what in ("open", "fork"):
@@ -217,7 +218,7 @@ def test_whatever_happens_the_bounds_hold_and_nothing_is_lost(
         # Now everybody who has a place leaves: all who wait and are not cancelled get in.
         while not all(guest.task.done() for guest in house.guests) or gate.figures()["live"]:
             house.leave(0)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
             house.check()
         assert all(guest.got_s is not None for guest in house.guests if not guest.cancelled)
         opened = [guest for guest in house.order if guest.kind == "open"]
@@ -284,6 +285,64 @@ def test_places_go_to_whoever_came_first_and_a_cancelled_one_passes_it_on() -> N
         assert gate.figures()["live"] == 1
         place.release()
         assert gate.figures()["live"] == 0
+
+    run(work)
+
+
+def test_what_a_cancelled_one_had_goes_to_the_next_in_line() -> None:
+    async def work() -> None:
+        tokens: list[int] = []
+
+        def rule() -> float:
+            return 0.0 if tokens and tokens.pop() else NEVER_BY_ITSELF
+
+        turnstile = Turnstile(rule, lambda: tokens.append(1), lambda: "too late")
+        first, second = (asyncio.create_task(turnstile.wait(9.0)) for _ in range(2))
+        await asyncio.sleep(0)
+        tokens.append(1)
+        turnstile.pump()
+        first.cancel()
+        await second
+        assert asyncio.get_running_loop().time() == 0
+        assert tokens == []
+
+    run(work)
+
+
+def test_whoever_is_cancelled_does_not_count_as_waiting() -> None:
+    async def work() -> None:
+        gate = admission(sessions=1)
+        held = await gate.session()
+        tasks = [asyncio.create_task(gate.session()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        assert gate.figures()["waiting"] == 2
+        for task, place in ((tasks[0], held), (tasks[2], None)):
+            (place or await tasks[0]).release()
+            await task
+        assert gate.figures()["live"] == 1
+
+    run(work)
+
+
+def test_nobody_overtakes_when_the_loop_is_late() -> None:
+    async def work() -> None:
+        gate, order = admission(starts_per_s=1.0, start_burst=1), list[str]()
+
+        async def enter(name: str) -> None:
+            await gate.session()
+            order.append(name)
+
+        await enter("first")
+        second = asyncio.create_task(enter("second"))
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.clock.now_s += 1.5  # there is a token, and the timer has not gone off yet
+        await enter("third")
+        await second
+        assert order == ["first", "second", "third"]
 
     run(work)
 

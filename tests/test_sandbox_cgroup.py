@@ -28,13 +28,14 @@ from agentrl_sandbox.cgroup import (
     session_bounds,
     total_bytes,
 )
-from agentrl_sandbox.cgroup.cgroups import maker, owner
 from agentrl_sandbox.cgroup.group import field
 from agentrl_sandbox.cgroup.place import Place, locate
 from agentrl_sandbox.cgroup.room import NO_LIMIT_BYTES, limit_bytes_of, room_bytes
 from agentrl_sandbox.cgroup.values import values
+from agentrl_sandbox.reaping.owner import Owner
 
 MIB = 2**20
+MINE = f"agentrl-{Owner.me().text}-"
 HYBRID = """\
 23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
@@ -167,25 +168,6 @@ def test_there_is_memory_here() -> None:
     assert processes_max() > 100
 
 
-# -- names ------------------------------------------------------------------------------------
-
-
-def test_a_name_tells_whose_it_is() -> None:
-    assert maker("agentrl-12.345-pool-1") == "12.345"
-    assert maker("agentrl-host") is None
-    assert maker("docker-12.345-x") is None
-    assert (owner(os.getpid()) or "").startswith(f"{os.getpid()}.")
-
-
-def test_an_owner_is_told_from_a_later_process_of_the_same_id() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        mine, its = owner(os.getpid()), owner(process.pid)
-    assert mine is not None
-    assert its is not None
-    assert mine.split(".")[1] != its.split(".")[1]
-    assert owner(process.pid) != its
-
-
 # -- and really -------------------------------------------------------------------------------
 
 TREE = """
@@ -253,9 +235,8 @@ def cgroups() -> Iterator[Cgroups]:
     found = Cgroups.find()
     assert found is not None
     yield found
-    mine = f"agentrl-{owner(os.getpid())}-"
     for directory in found.place.directories.values():
-        left = [name for name in os.listdir(directory) if name.startswith(mine)]
+        left = [name for name in os.listdir(directory) if name.startswith(MINE)]
         assert left == [], f"left behind in {directory}"
 
 
@@ -394,27 +375,28 @@ def test_whoever_holds_a_door_moves_itself(group: Group) -> None:
 
 
 @pytest.mark.cgroup
-def test_what_a_dead_process_left_is_reaped_and_what_is_alive_is_not(cgroups: Cgroups) -> None:
+def test_what_a_killed_process_left_is_removed(cgroups: Cgroups) -> None:
     code = (
         "from agentrl_sandbox.cgroup import Bounds, Cgroups\n"
-        "Cgroups.find().make('left', Bounds(memory_bytes=2**26)).make('inner', Bounds())\n"
-        "import os; print(os.getpid(), flush=True); input()"
+        "pool = Cgroups.find().make('left', Bounds(memory_bytes=2**26, processes=9))\n"
+        "pool.make('inner', Bounds(processes=5))\n"
+        "print(*set(pool.directories.values()), sep='|', flush=True); input()"
     )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
     mine = cgroups.make("kept", Bounds(memory_bytes=64 * MIB))
     try:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", code]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-        ) as maker_process:
-            assert maker_process.stdout is not None
-            pid = maker_process.stdout.readline().strip()
-            assert not [name for name in cgroups.reap() if f"-{pid}." in name]
-        deadline_s = time.monotonic() + 30
-        reaped: list[str] = []
-        while not reaped and time.monotonic() < deadline_s:
-            reaped = [name for name in cgroups.reap() if f"-{pid}." in name]
-        assert [name.rpartition("-")[2] for name in reaped] == ["left"]
+        ) as owner:
+            assert owner.stdout is not None
+            left = owner.stdout.readline().strip().split("|")
+            assert all(map(os.path.isdir, left))
+            owner.kill()
+        deadline_s = time.monotonic() + 60
+        while any(map(os.path.exists, left)) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert not any(map(os.path.exists, left))
         assert os.path.isdir(mine.directories["memory"])
     finally:
         assert mine.remove()

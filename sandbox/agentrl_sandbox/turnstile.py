@@ -86,4 +86,3 @@ class Turnstile:
         if not turn.done():
             self._line.remove(turn)
             turn.set_exception(SandboxError(self._why()))
-            self.pump()

@@ -5,12 +5,13 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from agentrl_sandbox.cgroup.place import Version
 from agentrl_sandbox.cgroup.values import Bounds, values
+from agentrl_sandbox.lease import Lease
 
 REMOVE_S = 5.0
 """How long the kernel may take to let go of a cgroup whose processes were killed."""
@@ -26,32 +27,42 @@ class Group:
     removing waits for processes to end: call both from a thread, not from an event loop.
     """
 
-    def __init__(self, version: Version, directories: Mapping[str, str]) -> None:
+    def __init__(
+        self, version: Version, directories: Mapping[str, str], leases: Sequence[Lease] = ()
+    ) -> None:
         self._version: Version = version
         self._directories = dict(directories)
+        self._leases = leases
         self._divided = False
 
     @classmethod
     def create(
-        cls, version: Version, parents: Mapping[str, str], name: str, bounds: Bounds
+        cls,
+        version: Version,
+        parents: Mapping[str, str],
+        name: str,
+        bounds: Bounds,
+        *,
+        leased: bool = False,
     ) -> Self:
         """Make a cgroup below `parents`, by controller, where its bounds ask for that controller.
 
-        OSError when the kernel refuses, or there is no such controller.
+        OSError when the kernel refuses, or there is no such controller. What is inside a leased
+        one needs no lease.
         """
         wanted = dict.fromkeys(["memory", *(value.controller for value in values(version, bounds))])
         if missing := [controller for controller in wanted if controller not in parents]:
             raise OSError(f"{parents} has no cgroup controller {', '.join(missing)}")
         chosen = parents if version == 2 else {key: parents[key] for key in wanted}
-        group = cls(version, {key: f"{parent}/{name}" for key, parent in chosen.items()})
+        directories = {key: f"{parent}/{name}" for key, parent in chosen.items()}
+        held = dict.fromkeys(directories.values()) if leased else ()
+        group = cls(version, directories, [Lease.take("cgroup", path) for path in held])
         try:
             for directory in group._unique():
                 os.mkdir(directory)
             group.limit(bounds)
         except BaseException:
-            for directory in group._unique():
-                with contextlib.suppress(OSError):
-                    os.rmdir(directory)
+            group.remove(0)
             raise
         return group
 
@@ -144,6 +155,8 @@ class Group:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_RETRY_S)
+        for lease in self._leases:
+            lease.release()
         return True
 
     def _memory_limit_bytes(self) -> int:

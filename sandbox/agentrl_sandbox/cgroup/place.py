@@ -15,6 +15,9 @@ HOST_LEAF = "agentrl-host"
 _SYSTEMD = "/run/systemd/system"
 _DELEGATED = ("user.delegate", "trusted.delegate")
 
+CGROUPS = "/sys/fs/cgroup"
+"""The only place where what is left behind is looked for."""
+
 Version = Literal[1, 2]
 
 
@@ -121,6 +124,8 @@ def refusal(place: Place) -> str:
     ours alone: what systemd has not delegated is systemd's.
     """
     for controller, directory in place.directories.items():
+        if not directory.startswith(CGROUPS):
+            return f"{directory} ({controller}) is not below {CGROUPS}"
         if not os.access(directory, os.W_OK | os.X_OK) or not os.access(
             f"{directory}/cgroup.procs", os.W_OK
         ):
