@@ -1,7 +1,7 @@
 """The shell tool: what lives on from command to command, and what a command cannot break."""
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -23,7 +23,7 @@ FAILED = "\n(exit code 1)"
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[Shell]:
+async def opened() -> AsyncGenerator[Shell]:
     with using_sandbox(SandboxSettings(limits=Limits(wall_s=WALL_S))):
         tool = Shell()
         await tool.open(CONTEXT)

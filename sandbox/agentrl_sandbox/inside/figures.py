@@ -90,6 +90,7 @@ def _named(error: BaseException) -> str:
 
 def _note(text: str) -> None:
     try:
-        print(f"({text})", file=sys.stderr)  # noqa: T201 - the cell's own standard error
+        if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            sys.stderr.write(f"({text})\n")
     except BaseException:  # noqa: BLE001 - the code may have closed or replaced it
         return
