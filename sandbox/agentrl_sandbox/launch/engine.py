@@ -4,6 +4,7 @@ The SDK is an optional part and is imported when an engine is first asked for.
 """
 
 import os
+import socket
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import Any, cast
 from agentrl.errors import ConfigError, SandboxError
 from agentrl_sandbox.launch.container import Machine
 
+_SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
 """How long the engine may take to answer one request."""
 BUILD_S = 600.0
@@ -41,10 +43,15 @@ class Engine:
         import docker
         from docker.errors import DockerException
 
+        where = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
         try:
+            if where.startswith("unix://"):
+                # Asked for here, because the SDK leaves a socket open when nobody answers.
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.settimeout(CALL_S)
+                    probe.connect(where.removeprefix("unix://"))
             self._api = docker.from_env(timeout=int(CALL_S)).api
-        except DockerException as error:
-            where = os.environ.get("DOCKER_HOST", "/var/run/docker.sock")
+        except (DockerException, OSError) as error:
             raise ConfigError(
                 f"no Docker engine answers at {where}: {error}; install one ({INSTALL_ENGINE}), "
                 "start it (`systemctl start docker`, or `dockerd` where there is no systemd), "
@@ -125,12 +132,23 @@ class Engine:
         """Yield what the engine says while it builds a directory with a Dockerfile."""
         with _words(f"build the image {tag!r}"):
             for said in self._api.build(
-                path=directory, tag=tag, rm=True, forcerm=True, decode=True, timeout=int(BUILD_S)
+                path=directory,
+                tag=tag,
+                rm=True,
+                forcerm=True,
+                decode=True,
+                network_mode="none",  # there may be no other, and nothing is loaded
+                timeout=int(BUILD_S),
             ):
                 if (why := said.get("error")) is not None:
                     raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
                 if line := str(said.get("stream", "")).strip():
                     yield line
+
+    def remove_image(self, image: str) -> None:
+        """Remove an image and what only it needed."""
+        with _words(f"remove the image {image!r}"):
+            self._api.remove_image(image, force=True)
 
     def close(self) -> None:
         """Close the connection."""
