@@ -19,6 +19,15 @@ Play = Callable[["Arena", Session, "Attack"], Awaitable[list[str]]]
 PREAMBLE = """
 import ctypes, errno, os, platform
 through = []
+def others():
+    own = [os.getppid(), HOST["pid"], *HOST["victims"]]
+    every = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in (own if HOST["bare"] else every) if pid != os.getpid()]
+if not HOST["bare"]:
+    try: trainer = b"pytest" in open(f"/proc/{HOST['pid']}/cmdline", "rb").read()
+    except OSError: trainer = False
+    if trainer or os.path.exists(HOST["canary"]) or os.getuid() == 0:
+        raise RuntimeError("nothing is isolated: this attack would hit the machine itself")
 def attempt(what, do, *arguments):
     try:
         do(*arguments)
@@ -32,7 +41,12 @@ def call(x86_64, aarch64, *arguments):
     result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) for a in arguments])
     return errno.errorcode.get(ctypes.get_errno(), "?") if result < 0 else f"returned {result}"
 """
-"""What every program starts with, after `HOST`, the facts about the host that a model may know."""
+"""What every program starts with, after `HOST`, the facts about the host that a model may know.
+
+An attack must not become an accident. Where nothing isolates on purpose (`bare`), `others` names
+the trainer, the keeper and the victim only, never processes of somebody else; where something
+should isolate and does not, the program stops before it does anything.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +55,8 @@ class Gap:
 
     why: str
     shown: bool = True
-    """The suite runs it there and sees it get through; otherwise it would hit this machine, or
-    depends on it, and is not run."""
+    """The suite runs it there and sees it get through: only what cannot do harm. Otherwise it would
+    hit this machine, or depends on it, and is not run."""
 
 
 async def alone(arena: "Arena", session: Session, attack: "Attack") -> list[str]:

@@ -35,7 +35,7 @@ async def _traps(arena: Arena, session: Session, attack: Attack) -> list[str]:
     """The host reads, writes and lists what was planted, and follows nothing."""
     result = await session.exec(arena.program(attack.code))
     found = unexpected(result, attack)
-    for path in TRAPS:
+    for path in (*TRAPS, str(arena.bait.file)):
         for what, act in (("read", session.read(path)), ("wrote", session.write(path, b"host"))):
             try:
                 async with asyncio.timeout(4):
@@ -51,7 +51,7 @@ async def _traps(arena: Arena, session: Session, attack: Attack) -> list[str]:
     for name, kind in (("link", "link"), ("fifo", "other"), ("away", "link"), ("socket", "other")):
         if kinds.get(name) != kind:
             found.append(f"{name} is listed as {kinds.get(name)}")
-    for path in ("away", "away/etc", "link", "fifo", "..", "/"):
+    for path in ("away", "away/python3", "link", "fifo", "..", "/"):
         try:
             listed = await session.entries(path)
         except OSError:
@@ -64,7 +64,8 @@ TRAPS = (
     "link",
     "fifo",
     "socket",
-    "away/etc/passwd",
+    "away/canary",
+    "away/python3.11/os.py",
     "away",
     "loop",
     "zero",
@@ -72,7 +73,6 @@ TRAPS = (
     "directory",
     "nul\0byte",
     "../x",
-    "/etc/passwd",
     "a/../../x",
     "long/" * 2000 + "x",
     "x" * 5000,
@@ -187,9 +187,9 @@ async def _not_on_the_host(arena: Arena, session: Session, attack: Attack) -> li
     result = await session.exec(arena.program(attack.code))
     if not result.ok:
         return [brief(result)]
-    name = (result.value or "").strip("'")
-    seen = [top for top in ("/tmp", "/session", "/var/tmp") if os.path.exists(f"{top}/{name}")]
-    return [f"{name} is on the host in {top}" for top in seen]
+    path = (result.value or "").strip("'")
+    on_host = await asyncio.to_thread(os.path.exists, path)
+    return [f"{path} is on the host"] if on_host else []
 
 
 ATTACKS = (
@@ -268,7 +268,8 @@ while True: pass
         play=_traps,
         code="""
 import socket
-os.symlink(HOST["canary"], "link"); os.mkfifo("fifo"); os.symlink("/", "away")
+os.symlink(HOST["canary"], "link"); os.mkfifo("fifo")
+os.symlink(os.path.dirname(HOST["canary"]) if HOST["bare"] else "/usr/lib", "away")
 os.symlink("loop", "loop"); os.symlink("/dev/zero", "zero"); os.mkdir("directory")
 os.symlink("/proc/self/environ", "environ")
 socket.socket(socket.AF_UNIX).bind("socket")
@@ -307,7 +308,7 @@ builtins.poisoned = True
 sys.modules["poison"] = types.ModuleType("poison")
 places = {*sys.path, os.path.dirname(os.__file__), sysconfig.get_path("purelib"), "/usr/lib",
           site.getusersitepackages(), "/etc/python3", "/tmp", "/run", "/dev/shm"}
-for place in places - {""}:
+for place in {os.path.dirname(os.__file__)} if HOST["bare"] else places - {""}:
     if os.path.realpath(place).startswith(os.path.realpath(os.environ["HOME"])): continue
     for name in ("poison.pth", "sitecustomize.py", "conftest.py", "json2.py"):
         def plant():
@@ -403,10 +404,11 @@ through
         title="leave a program on the host's disk, under the session's directory",
         held_by="the directory is a file system in memory that ends with the session",
         play=_not_on_the_host,
+        gaps={"process": Gap("the directory is one of the host's, removed at the end")},
         code="""
 name = f"agentrl-security-{os.getpid()}"
 open(name, "w").close()
-name
+os.path.abspath(name)
 """,
     ),
     Attack(
@@ -424,5 +426,6 @@ for do in (lambda: shutil.rmtree(here), lambda: os.rename(here, here + "-moved")
     except OSError: pass
 through
 """,
+        gaps={"process": Gap("where the directory is the host's, it is not run", shown=False)},
     ),
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from agentrl.sandbox import ExecResult
 from agentrl_sandbox import Session
 from tests.security.arena import Arena
 from tests.security.attack import Attack, Gap, brief, unexpected
@@ -40,9 +41,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 if libc.shmget(43219, 4096, 0o600) >= 0: through.append("segment")
 if libc.msgget(43219, 0o600) >= 0: through.append("queue")
 if len(open("/proc/sysvipc/shm").readlines()) > 1: through.append("list of segments")
-me = {os.getpid(), os.getppid(), 1}
-for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
-    if pid in me: continue
+for pid in HOST["victims"] if HOST["bare"] else others():
+    if pid in (os.getppid(), 1): continue
     attempt(f"signal {pid}", os.kill, pid, signal.SIGCONT)
     attempt(f"limits of {pid}", resource.prlimit, pid, resource.RLIMIT_CORE, (0, 0))
     attempt(f"priority of {pid}", os.setpriority, os.PRIO_PROCESS, pid, 1)
@@ -53,7 +53,8 @@ for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
     attempt(f"descriptors of {pid}", os.listdir, f"/proc/{pid}/fd")
     attempt(f"badness of {pid}", lambda: open(f"/proc/{pid}/oom_score_adj", "r+").close())
 here = os.path.realpath(os.getcwd())
-for top in ("/session", "/tmp", "/dev/shm", "/run", os.path.dirname(os.path.dirname(here))):
+tops = ["/session", "/tmp", "/dev/shm", "/run"]
+for top in [os.path.dirname(os.path.dirname(here))] if HOST["bare"] else tops:
     for where, _, names in os.walk(top):
         if "treasure.txt" in names and os.path.realpath(where) != here:
             attempt(f"{where}/treasure.txt", lambda: open(f"{where}/treasure.txt").read(1))
@@ -74,12 +75,19 @@ through
 
 async def _plunder(arena: Arena, session: Session, attack: Attack) -> list[str]:
     async with arena.session() as victim:
-        await victim.exec(VICTIM)
-        return await _loot(arena, session, victim, attack)
+        started = await victim.exec(VICTIM)
+        return await _loot(arena, session, victim, attack, _pid(started))
 
 
-async def _loot(arena: Arena, thief: Session, victim: Session, attack: Attack) -> list[str]:
-    result = await thief.exec(arena.program(attack.code))
+def _pid(started: ExecResult) -> int:
+    assert started.ok, brief(started)
+    return int(started.value or "")
+
+
+async def _loot(
+    arena: Arena, thief: Session, victim: Session, attack: Attack, pid: int
+) -> list[str]:
+    result = await thief.exec(arena.program(attack.code, victims=[pid]))
     found = unexpected(result, attack)
     touched = await victim.exec(TOUCHED)
     if touched.value != "[]":
@@ -90,14 +98,12 @@ async def _loot(arena: Arena, thief: Session, victim: Session, attack: Attack) -
 async def _from_a_fork(arena: Arena, session: Session, attack: Attack) -> list[str]:
     """The copy attacks what it was made from: files, memory and processes are not the copy's."""
     started = await session.exec(VICTIM)
+    victim = _pid(started)
     close = "[one.close() for one in (server, abstract, datagram)]; os.unlink('treasure.txt')"
     copy = await session.fork()
     try:
         await copy.exec(close)
-        return [
-            *([] if started.ok else [brief(started)]),
-            *await _loot(arena, copy, session, attack),
-        ]
+        return await _loot(arena, copy, session, attack, victim)
     finally:
         await copy.close()
 
@@ -106,8 +112,8 @@ async def _from_the_original(arena: Arena, session: Session, attack: Attack) -> 
     """The other way round: what a copy does is not the original's to touch."""
     copy = await session.fork()
     try:
-        await copy.exec(VICTIM)
-        return await _loot(arena, session, copy, attack)
+        started = await copy.exec(VICTIM)
+        return await _loot(arena, session, copy, attack, _pid(started))
     finally:
         await copy.close()
 
@@ -116,8 +122,8 @@ async def _between_forks(arena: Arena, session: Session, attack: Attack) -> list
     """Two copies of one session, one of which attacks the other."""
     one, other = await session.fork(), await session.fork()
     try:
-        await one.exec(VICTIM)
-        return await _loot(arena, other, one, attack)
+        started = await one.exec(VICTIM)
+        return await _loot(arena, other, one, attack, _pid(started))
     finally:
         await one.close()
         await other.close()

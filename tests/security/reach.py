@@ -40,13 +40,15 @@ ATTACKS = (
         held_by="network namespace without interfaces",
         code="""
 import socket
-for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.2.2", "172.17.0.1",
-             "192.0.2.1", "169.254.169.254", "1.1.1.1"):
-    for port in (HOST["port"], 53, 80, 2375):
+far = ["::1", "localhost", "0.0.0.0", "10.0.2.2", "172.17.0.1", "192.0.2.1", "169.254.169.254",
+       "1.1.1.1"]
+for host in ["127.0.0.1", *([] if HOST["bare"] else far)]:
+    for port in (HOST["port"],) if HOST["bare"] else (HOST["port"], 53, 80, 2375):
         attempt(f"{host}:{port}", lambda: socket.create_connection((host, port), 0.1).close())
-attempt("datagram", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        .sendto(b"x", ("1.1.1.1", 53)))
-attempt("name service", socket.getaddrinfo, "example.com", 80)
+if not HOST["bare"]:
+    attempt("datagram", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            .sendto(b"x", ("1.1.1.1", 53)))
+    attempt("name service", socket.getaddrinfo, "example.com", 80)
 through
 """,
         gaps={"process": Gap("the host's network is the session's")},
@@ -78,7 +80,7 @@ attempt("abstract", reach, HOST["abstract"])
 for path in ("/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock",
              "/run/systemd/private", "/run/dbus/system_bus_socket", "/tmp/.X11-unix/X0",
              "/run/user/0/bus", "/run/podman/podman.sock"):
-    attempt(path, reach, path)
+    if not HOST["bare"]: attempt(path, reach, path)
 through
 """,
         gaps={"process": Gap(_SAME_USER)},
@@ -100,6 +102,7 @@ for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/root/.bashrc", "/v
              "/proc/kcore", "/proc/kmsg", "/proc/kallsyms", "/proc/1/maps", "/proc/1/fd"):
     if path in ("/etc/passwd", "/etc/hostname", "/proc/kallsyms") or not os.path.exists(path):
         continue
+    if HOST["bare"]: continue
     attempt(path, os.listdir if os.path.isdir(path) and path.count("/") > 1 else read, path)
 through
 """,
@@ -110,8 +113,7 @@ through
         title="open what other processes have open, through /proc/*/fd and map_files",
         held_by="process namespace, keeper that nobody may look into",
         code="""
-for pid in os.listdir("/proc"):
-    if not pid.isdecimal() or int(pid) == os.getpid(): continue
+for pid in others():
     for place in ("fd", "map_files", "cwd", "exe", "root"):
         path = f"/proc/{pid}/{place}"
         attempt(path, os.listdir if place in ("fd", "map_files") else os.readlink, path)
@@ -129,11 +131,10 @@ through
 if HOST["variable"] in os.environ: through.append("os.environ")
 for name in os.environ:
     if any(word in name for word in ("TOKEN", "SECRET", "KEY", "PASSWORD")): through.append(name)
-for pid in [name for name in os.listdir("/proc") if name.isdecimal()] + [str(HOST["pid"])]:
+for pid in {*others(), HOST["pid"]}:
     def look():
         data = open(f"/proc/{pid}/environ", "rb").read()
-        foreign = int(pid) != os.getpid() and len(data) > 4096
-        if not holds(data) and int(pid) != HOST["pid"]: raise OSError
+        if not holds(data) and not (pid == HOST["pid"] and data): raise OSError
     attempt(f"environment of {pid}", look)
 through
 """,
@@ -169,8 +170,7 @@ with open("/proc/self/mem", "rb", buffering=0) as memory:
         play=_nothing_secret,
         code=SEARCH
         + """
-for pid in os.listdir("/proc"):
-    if not pid.isdecimal(): continue
+for pid in others():
     for name in ("cmdline", "comm", "stat", "status", "wchan"):
         def look():
             data = open(f"/proc/{pid}/{name}", "rb").read()
@@ -186,8 +186,7 @@ through
         held_by="process namespace",
         code="""
 known = {1, os.getpid(), os.getppid()}
-through = [name for name in os.listdir("/proc") if name.isdecimal() and int(name) not in known]
-through
+[int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) not in known][:20]
 """,
         gaps={"process": Gap("no process namespace")},
     ),
@@ -216,7 +215,7 @@ through
         play=_survived,
         code="""
 import signal
-for pid in {os.getppid(), 1} - ({1} if os.getppid() != 1 else set()):
+for pid in {os.getppid()} if HOST["bare"] else {os.getppid(), 1}:
     for number in range(1, 65):
         try: os.kill(pid, number)
         except OSError: pass
@@ -303,7 +302,7 @@ for pid in {1, os.getppid(), HOST["pid"]}:
         os.close(fd)
 through
 """,
-        gaps={"process": Gap(_SAME_USER)},
+        gaps={"process": Gap("it would trace processes of this machine", shown=False)},
     ),
     Attack(
         name="terminal",
@@ -443,7 +442,7 @@ for name, numbers in calls.items():
     if answer not in ("EPERM", "ENOSYS", "EACCES"): through.append(f"{name}: {answer}")
 through
 """,
-        gaps={"process": Gap("no filter")},
+        gaps={"process": Gap("no filter; root would change this machine", shown=False)},
     ),
     Attack(
         name="other-call-tables",
