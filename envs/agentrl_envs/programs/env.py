@@ -16,7 +16,7 @@ from agentrl.tool_env import Scored, ToolEnv
 from agentrl.toolbox import Toolbox
 from agentrl_envs.programs.families import FAMILIES
 from agentrl_envs.programs.family import LEVELS, Family
-from agentrl_envs.programs.tasks import tasks_of, hidden_of
+from agentrl_envs.programs.tasks import hidden_of, tasks_of
 from agentrl_sandbox.grading import checker_sessions
 from agentrl_tools.python import Python
 
