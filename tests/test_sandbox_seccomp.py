@@ -506,7 +506,7 @@ SHELL = {
         seq 9 > f; cp f g; cp -a --reflink=auto f h; mv g i; ln -s f j; ln f k; stat f; df .
         du -s .; ls -la; date; wc f; diff f i; cmp f i; chmod 600 f; touch -d yesterday f
         install f l; dd if=/dev/zero of=z bs=1k count=3; truncate -s 10 z; sync; mktemp; nproc
-        uname -a; id; split -l1 f; shuf f; sort f; head -c 5 /dev/urandom > y; sleep 0.01; env; rm -rf x*
+        uname -a; id; split -l1 f; shuf f; sort f; head -c 5 /dev/urandom > y; env; rm -rf x*
     """,
     "perl": 'perl -e \'print 1 + 1; system("true"); open(F, ">x"); print F 1; close(F)\'',
     "curl": "curl -sS -m 3 http://127.0.0.1:1/ || test $? = 7",
@@ -552,10 +552,10 @@ async def test_programs_live_in_a_session() -> None:
             code = """
 import subprocess, sys
 done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True)
-(done.returncode, done.stderr)
+done.stderr if done.returncode else "lives"
 """
             result = await session.exec(code, timeout_s=60)
-            assert result.value == "(0, '')", (name, result)
+            assert result.value == "'lives'", (name, result)
             await session.close()
     finally:
         await pool.close()
