@@ -1,16 +1,18 @@
 """What this machine can isolate with: the rows of `agentrl doctor`. Probing changes nothing."""
 
+import contextlib
 import os
-import shutil
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.cgroup.cgroups import why_not
 from agentrl_sandbox.cgroup.place import own_place
 from agentrl_sandbox.inside import landlock, notify, seccomp
 from agentrl_sandbox.launch import INSTALL
+from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine
 
 _PROBE_S = 5.0
 _CGROUP_GET_IT = {
@@ -99,11 +101,15 @@ def _cgroups() -> tuple[Layer, Layer]:
 
 
 def _docker() -> Layer:
-    path = shutil.which("docker")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_PROBE_S)
-        answers = probe.connect_ex("/var/run/docker.sock") == 0
-    detail = "the engine answers, not used yet" if answers else "no engine answers"
-    if path is None:
-        detail += "; no docker on PATH"
-    return Layer("docker engine", answers, detail, "apt-get install docker.io")
+    try:
+        with contextlib.closing(Engine()) as engine:
+            engine.check_image(SandboxSettings().image)
+    except ConfigError as error:
+        return Layer("docker engine", False, str(error).partition(";")[0], _get_docker())
+    except SandboxError as error:
+        return Layer("docker engine", False, str(error), "look into the log of dockerd")
+    return Layer("docker engine", True, f"has the image {SandboxSettings().image}", _get_docker())
+
+
+def _get_docker() -> str:
+    return f"{INSTALL_SDK}; {INSTALL_ENGINE}; {BUILD}"
