@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
@@ -18,9 +18,20 @@ from agentrl.toolbox import Toolbox, schemas_of
 
 Verdict = float | Mapping[str, float]
 """A reward, or its named parts, whose sum is the reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A reward, and what the step that pays it tells beside it."""
+
+    reward: Verdict
+    info: Info = field(default_factory=dict[str, Any])
+
+
+Judged = Verdict | Scored
 Reward = (
-    Callable[[Task, Sequence[Message]], Verdict | Awaitable[Verdict]]
-    | Callable[[Task, Sequence[Message], Toolbox], Verdict | Awaitable[Verdict]]
+    Callable[[Task, Sequence[Message]], Judged | Awaitable[Judged]]
+    | Callable[[Task, Sequence[Message], Toolbox], Judged | Awaitable[Judged]]
 )
 """Scores a finished conversation; synchronous ones run in a thread of their own. One that declares
 a third parameter is handed the tools as the episode left them."""
@@ -159,7 +170,7 @@ class ToolEnv:
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
 
     async def _score(self, task: Task, toolbox: Toolbox) -> tuple[float, Info]:
-        reward = cast("Callable[..., Verdict | Awaitable[Verdict]]", self._reward)
+        reward = cast("Callable[..., Judged | Awaitable[Judged]]", self._reward)
         seen = (toolbox,) if self._reward_sees_tools else ()
         with blame(EnvError, f"reward of task {task.id!r}"):
             if inspect.iscoroutinefunction(reward):
@@ -168,12 +179,15 @@ class ToolEnv:
                 verdict = await in_thread(reward, task, self._messages, *seen)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
+            info: Info = {}
+            if isinstance(verdict, Scored):
+                verdict, info = verdict.reward, dict(verdict.info)
             if not isinstance(verdict, Mapping):
-                return checked_reward(task, float(cast("float", verdict))), {}
+                return checked_reward(task, float(cast("float", verdict))), info
             components = {name: float(part) for name, part in verdict.items()}
             for name, part in components.items():
                 checked_reward(task, part, component=name)
-            return sum(components.values()), {"reward_components": components}
+            return sum(components.values()), {**info, "reward_components": components}
 
 
 def _required_parameters(function: Callable[..., object]) -> int:

@@ -6,6 +6,7 @@ there: a test that lacks one of those fails. A machine that has to prove somethi
 nothing is skipped behind its back.
 """
 
+import contextlib
 import os
 
 # Read once by numpy's and torch's OpenMP, so it is set before anything imports them. Subprocesses
@@ -36,6 +37,27 @@ def missing_bubblewrap() -> str:
     return "" if ran.returncode == 0 else f"bwrap cannot unshare: {ran.stderr.strip()}"
 
 
+def missing_cgroup() -> str:
+    """Return why no cgroup can be made here, or an empty string."""
+    from agentrl_sandbox.cgroup import why_not
+
+    return why_not()
+
+
+def missing_docker() -> str:
+    """Return why no container of sandboxes can be started here, or an empty string."""
+    from agentrl.errors import AgentrlError
+    from agentrl.sandbox import SandboxSettings
+    from agentrl_sandbox.launch.engine import Engine
+
+    try:
+        with contextlib.closing(Engine()) as engine:
+            engine.check_image(SandboxSettings().image)
+    except AgentrlError as error:
+        return str(error)
+    return ""
+
+
 def missing_gpu() -> str:
     """Return why there is no CUDA device to compute on, or an empty string."""
     import torch
@@ -45,6 +67,8 @@ def missing_gpu() -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
+    "cgroup": cache(missing_cgroup),
+    "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
 }
 """Marks that stand for a part of the system, and what says why it is missing."""

@@ -1,4 +1,4 @@
-"""Both back-ends keep the contract; what is refused is refused with the way out."""
+"""Every back-end keeps the contract; what is refused is refused with the way out."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +16,7 @@ from agentrl_sandbox import Session, layers, open_pool, open_session
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 BACKENDS = [
     pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(SandboxSettings(backend="docker"), id="docker", marks=pytest.mark.docker),
     pytest.param(BARE, id="process"),
 ]
 

@@ -113,7 +113,7 @@ for top in [*os.listdir("/"), "usr/lib", "dev/shm", "proc/sys/kernel", "run"]:
     written.append(path)
 written
 """
-    assert await value(session, code) == str(["/session/x"])
+    assert await value(session, code) == str(["/home/agent/x"])
 
 
 async def test_no_network(session: Session) -> None:
@@ -144,7 +144,7 @@ async def test_sessions_see_neither_processes_nor_files_of_each_other(
     await one.write("secret.txt", b"swordfish")
     code = """
 import os
-found = [path for top in ("/session", "/proc") for path, _, names in os.walk(top)
+found = [path for top in ("/home/agent", "/proc") for path, _, names in os.walk(top)
          if "secret.txt" in names]
 pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 found, pids

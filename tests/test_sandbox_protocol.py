@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox import family as family_module
-from agentrl_sandbox.inside import seccomp
 from agentrl_sandbox.inside.frames import HEADER, Frame, FrameError, Reader, encode
 from agentrl_sandbox.inside.output import Clipped
 from agentrl_sandbox.inside.processes import descendants
@@ -101,63 +99,6 @@ def test_clipped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> 
     head, note, tail = clipped.text().split("\n")
     assert (head, tail) == (whole[:half], whole[-half:])
     assert note == f"... {len(whole) - 2 * half} bytes left out ..."
-
-
-@pytest.mark.parametrize(("machine", "arch"), [("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)])
-def test_the_filter_decides_by_call_and_argument(machine: str, arch: int) -> None:
-    """The program is run here by an interpreter of classic BPF, for both tables of calls."""
-    program = seccomp.build(machine)
-    assert program is not None
-    which = 0 if machine == "x86_64" else 1
-    allow, eperm, enosys, kill = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
-
-    def verdict(numbers: tuple[int, int], *arguments: int, of: int = arch) -> int:
-        return run_bpf(
-            program,
-            struct.pack("=IIQ6Q", numbers[which], of, 0, *arguments, *[0] * (6 - len(arguments))),
-        )
-
-    assert verdict((0, 63)) == allow  # read
-    assert verdict((0, 63), of=0x40000003) == kill  # the 32-bit door
-    assert verdict((101, 117)) == eperm  # ptrace
-    assert verdict((435, 435)) == enosys  # clone3
-    assert verdict((56, 220), 17) == allow  # fork
-    assert verdict((56, 220), 0x3D0F00) == allow  # a thread
-    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
-        assert verdict((56, 220), flag | 17) == eperm
-    for family, want in (
-        (1, allow),
-        (2, allow),
-        (10, allow),
-        (16, eperm),
-        (17, eperm),
-        (40, eperm),
-    ):
-        assert verdict((41, 198), family) == want
-    for request, want in ((0x5412, eperm), (0x541C, eperm), (0x5401, allow)):
-        assert verdict((16, 29), 0, request) == want
-    assert seccomp.build("riscv64") is None
-
-
-def run_bpf(program: bytes, data: bytes) -> int:
-    ops = list(struct.iter_unpack("=HBBI", program))
-    accumulator, at = 0, 0
-    while True:
-        code, yes, no, value = ops[at]
-        at += 1
-        match code:
-            case 0x20:
-                (accumulator,) = struct.unpack_from("=I", data, value)
-            case 0x15:
-                at += yes if accumulator == value else no
-            case 0x35:
-                at += yes if accumulator >= value else no
-            case 0x45:
-                at += yes if accumulator & value else no
-            case 0x06:
-                return value
-            case _:
-                raise AssertionError(f"unknown op {code:#x}")
 
 
 FORGE = """

@@ -19,7 +19,8 @@ from agentrl.pairs import sample_pairs
 from agentrl.task import Split, Task
 from agentrl.testing import check_env
 from agentrl.tool import ToolContext, tool
-from agentrl.tool_env import ToolEnv
+from agentrl.tool_env import Scored, ToolEnv
+from agentrl.toolbox import Toolbox
 
 
 @tool
@@ -254,3 +255,59 @@ def test_importing_it_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert json.loads(ran.stdout) == []
+
+
+async def kept(task: Task, messages: Sequence[Message], toolbox: Toolbox) -> Scored:
+    words = toolbox.instance(Memory).kept
+    return Scored(reward={task.id: float(len(words))}, info={"kept": [*words]})
+
+
+async def test_a_reward_may_see_the_tools_and_tell_more_than_a_number() -> None:
+    env = env_of(reward=kept)
+    await env.reset(options={"task": TASK})
+    await env.step(call("keep", word="left"))
+    fork = await env.fork()
+    await fork.step(call("keep", word="alone"))
+    _, reward, _, _, info = await env.step(say("done"))
+    assert (reward, info) == (1.0, {"kept": ["left"], "reward_components": {TASK.id: 1.0}})
+    _, reward, _, _, info = await fork.step(say("done"))
+    assert (reward, info["kept"]) == (2.0, ["left", "alone"])
+    await env.close()
+    await fork.close()
+
+
+async def test_a_parameter_with_a_default_is_the_authors_own() -> None:
+    def reward(task: Task, messages: Sequence[Message], scale: float = 2.0) -> float:
+        return scale * rewards.exact_answer(task, messages)
+
+    env = env_of(reward=reward)
+    await env.reset(options={"task": TASK})
+    assert (await env.step(say("42")))[1] == 2.0
+    await env.close()
+
+
+async def test_a_tool_that_is_not_among_the_tools_is_a_configuration_error() -> None:
+    env = env_of(reward=kept, tools=[multiply])
+    await env.reset(options={"task": TASK})
+    with pytest.raises(ConfigError, match="Memory is not among these tools"):
+        await env.step(say("done"))
+    await env.close()
+
+
+async def test_the_conversation_ends_scored_after_so_many_turns() -> None:
+    env = env_of(reward=kept, max_turns=2)
+    for _ in range(2):
+        await env.reset(options={"task": TASK})
+        assert (await env.step(call("keep", word="a")))[1:4] == (0.0, False, False)
+        fork = await env.fork()
+        for world in (fork, env):
+            reply, *step, info = await world.step(call("keep", word="b"))
+            assert step == [2.0, False, True]
+            assert reply.messages[0].text == "0:a b"
+            assert len(info["tool_results"]) == 1
+            with pytest.raises(RuntimeError, match="has ended"):
+                await world.step(say("more"))
+        await fork.close()
+    await env.close()
+    with pytest.raises(ConfigError, match="max_turns must be at least 1, got 0"):
+        env_of(max_turns=0)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -22,6 +23,8 @@ from agentrl.cli.console import show_error
 from agentrl.errors import AgentrlError
 
 DEBUG = "--debug"
+COMMANDS = "agentrl.commands"
+"""Group of typer applications that distributions add, each a command with commands below it."""
 
 app = typer.Typer(
     name="agentrl",
@@ -52,6 +55,15 @@ def options(
     del debug
 
 
+def add_commands() -> None:
+    """Add the commands of other distributions; one that cannot be imported is left out, aloud."""
+    for point in sorted(entry_points(group=COMMANDS)):
+        try:
+            app.add_typer(point.load(), name=point.name)
+        except ImportError as error:
+            show_error(ImportError(f"the command {point.name!r} is left out: {error}"))
+
+
 def main() -> None:
     """Run a command. Exits 2 for an error agentrl raises on purpose, 130 after Ctrl-C.
 
@@ -60,6 +72,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())
+    add_commands()
     try:
         app([argument for argument in arguments if argument != DEBUG], prog_name="agentrl")
     except AgentrlError as error:

@@ -1,22 +1,24 @@
 """Environments that come with agentrl. Importing this package imports none of them.
 
 - `reasoning/*`: a question and an answer (`agentrl_envs.reasoning`);
-- `code/*`: the same questions with a Python interpreter (`agentrl_envs.code`).
+- `code/*`: the same questions with a Python interpreter (`agentrl_envs.code`);
+- `programs/*`: a program to write, graded apart on hidden inputs (`agentrl_envs.programs`).
 """
 
 from agentrl.registry import register
-from agentrl_envs.families import FAMILIES, camel
+from agentrl_envs.families import FAMILIES, PROGRAMS, camel
 
-__all__ = ["FAMILIES", "register_envs"]
+__all__ = ["FAMILIES", "PROGRAMS", "register_envs"]
 
 _KINDS = {
     "reasoning": ("agentrl_envs.reasoning:ReasoningEnv", "answered directly"),
     "code": ("agentrl_envs.code:CodeEnv", "with a stateful Python tool"),
 }
+_PROGRAMS = "agentrl_envs.programs:ProgramsEnv"
 
 
 def register_envs() -> None:
-    """Register `reasoning/<Family>-v0` and `code/<Family>-v0` of every family, and both mixes.
+    """Register `<kind>/<Family>-v0` of every family, and the mix of every kind.
 
     The mixes get their `families` when they are made. Called through the entry-point group
     `agentrl.envs`, once per process.
@@ -34,3 +36,15 @@ def register_envs() -> None:
                 kwargs={"families": family},
                 description=f"reasoning-gym's {family}, {how}",
             )
+    register(
+        "programs/Mix-v0",
+        _PROGRAMS,
+        description="any of the programming families, graded on hidden inputs; needs families=...",
+    )
+    for family in PROGRAMS:
+        register(
+            f"programs/{camel(family)}-v0",
+            _PROGRAMS,
+            kwargs={"families": family},
+            description=f"write a program: {family}, graded on hidden inputs",
+        )

@@ -1,7 +1,7 @@
-"""The names of reasoning-gym's task families, readable without importing reasoning-gym.
+"""The names of task families, readable without importing what makes the tasks.
 
 Listing the registered environments must stay quick, and reasoning-gym takes most of a second to
-import. A test holds this list equal to reasoning-gym's own registry.
+import. Tests hold these lists equal to reasoning-gym's own registry and to our own families.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,14 @@ word_sorting zebra_puzzles
 """
 
 FAMILIES: tuple[str, ...] = tuple(_NAMES.split())
-"""Every usable family, in alphabetical order."""
+"""Every usable family of reasoning-gym, in alphabetical order."""
+
+PROGRAMS: tuple[str, ...] = (
+    *("text_pipeline", "records", "brackets", "run_lengths", "checksum", "numerals"),
+    *("list_pipeline", "intervals", "matrix_walk", "filtered_sum", "working_days"),
+    *("machine", "reachability", "automaton"),
+)
+"""The families of programming tasks, which are agentrl's own; see `agentrl_envs.programs`."""
 
 UNUSABLE: Mapping[str, str] = MappingProxyType(
     {

@@ -1,18 +1,24 @@
 """What this machine can isolate with: the rows of `agentrl doctor`. Probing changes nothing."""
 
+import contextlib
 import os
-import shutil
-import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl_sandbox.inside import seccomp
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.cgroup.cgroups import why_not
+from agentrl_sandbox.cgroup.place import own_place
+from agentrl_sandbox.inside import landlock, notify, seccomp
 from agentrl_sandbox.launch import INSTALL
+from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine
 
 _PROBE_S = 5.0
-_LANDLOCK_CREATE_RULESET = 444
+_CGROUP_GET_IT = {
+    1: "run as root, or let root: mkdir /sys/fs/cgroup/{memory,pids}/NAME and chown it to you",
+    2: "systemd-run --user --scope -p Delegate=yes COMMAND",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,44 +66,50 @@ def _namespaces() -> Layer:
 def _seccomp() -> Layer:
     kernel = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
     table = seccomp.build() is not None
-    detail = "filter of denied system calls"
+    detail = "allow-list of system calls"
     if not kernel:
         detail = "this kernel has no seccomp filters"
     elif not table:
         detail = f"no table of system calls for {os.uname().machine}"
+    elif not notify.available():
+        detail += "; forks share namespaces, which Linux 5.5 would separate"
     return Layer("seccomp", kernel and table, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
 def _landlock() -> Layer:
-    probe = (
-        "import ctypes; print(ctypes.CDLL(None)"
-        f".syscall({_LANDLOCK_CREATE_RULESET}, None, ctypes.c_size_t(0), 1))"
-    )
-    version = int(_run(sys.executable, "-I", "-S", "-c", probe) or -1)
-    detail = f"ABI {version}, not used yet" if version > 0 else "this kernel has no Landlock"
+    version = landlock.abi()
+    detail = f"ABI {version}" if version > 0 else "this kernel has no Landlock"
+    if version > 0 and not landlock.scopes(version):
+        detail += "; forks can signal each other, which Linux 6.12 would prevent"
     return Layer("landlock", version > 0, detail, "use a kernel with CONFIG_SECURITY_LANDLOCK")
 
 
 def _cgroups() -> tuple[Layer, Layer]:
-    root = Path("/sys/fs/cgroup")
+    """Return a row for each version; at most one of them is used: that with the memory."""
+    place, why = own_place(), why_not()
     rows: list[Layer] = []
-    for name, paths in (
-        ("cgroup v1", (root / "memory", root / "pids")),
-        ("cgroup v2", (root / "cgroup.controllers",)),
-    ):
-        there = all(path.exists() for path in paths)
-        ours = there and os.access(paths[0] if paths[0].is_dir() else root, os.W_OK)
-        detail = "writable, not used yet" if ours else "not writable by you" if there else "absent"
-        rows.append(Layer(name, ours, detail, "systemd-run --user --scope -p Delegate=yes COMMAND"))
+    for version in (1, 2):
+        if place is None or place.version != version:
+            detail = "no memory controller here"
+        else:
+            lacking = [c for c in ("pids", "cpu") if c not in place.directories]
+            also = f", without {' and '.join(lacking)}" if lacking else ""
+            detail = why or f"below {place.directories['memory']}{also}"
+        live = place is not None and place.version == version and not why
+        rows.append(Layer(f"cgroup v{version}", live, detail, _CGROUP_GET_IT[version]))
     return rows[0], rows[1]
 
 
 def _docker() -> Layer:
-    path = shutil.which("docker")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_PROBE_S)
-        answers = probe.connect_ex("/var/run/docker.sock") == 0
-    detail = "the engine answers, not used yet" if answers else "no engine answers"
-    if path is None:
-        detail += "; no docker on PATH"
-    return Layer("docker engine", answers, detail, "apt-get install docker.io")
+    try:
+        with contextlib.closing(Engine()) as engine:
+            engine.check_image(SandboxSettings().image)
+    except ConfigError as error:
+        return Layer("docker engine", False, str(error).partition(";")[0], _get_docker())
+    except SandboxError as error:
+        return Layer("docker engine", False, str(error), "look into the log of dockerd")
+    return Layer("docker engine", True, f"has the image {SandboxSettings().image}", _get_docker())
+
+
+def _get_docker() -> str:
+    return f"{INSTALL_SDK}; {INSTALL_ENGINE}; {BUILD}"

@@ -128,6 +128,7 @@ class _Holder:
                 self._make_folder()
                 self._start_reaper()
                 path = record.write(self._folder, os.urandom(8).hex(), resource, run_id())
+                self._leases += 1
             except record.StateError as error:
                 raise ConfigError(str(error)) from error
             except OSError as error:
@@ -138,7 +139,6 @@ class _Holder:
             finally:
                 if self._leases == 0:
                     self._unlock()
-            self._leases += 1
             return path
 
     def drop(self, path: Path) -> None:

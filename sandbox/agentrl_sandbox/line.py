@@ -191,7 +191,7 @@ def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
         or not all(text is None or isinstance(text, str) for text in texts)
         or any(text is not None and len(text) > output_bytes + 2**14 for text in texts)
         or not isinstance(sizes, list)
-        or not all(type(size) is int and 0 <= size for size in sizes)
+        or not all(type(size) is int and size >= 0 for size in sizes)
         or sum(sizes) != len(blob)
     ):
         raise Violation("its result makes no sense")

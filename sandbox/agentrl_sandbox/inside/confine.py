@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentrl_sandbox.inside import kernel, notify, seccomp
+from agentrl_sandbox.inside import kernel, landlock, notify, seccomp
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -16,6 +16,10 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTHONUTF8": "1",
 }
 """All that a session's programs see of an environment, beside HOME and TMPDIR."""
+_WRITABLE = ("/home", "/dev", "/proc")
+"""What may be written below, as far as it is there and its owner lets us. A session's directory is
+mounted below /home, and a copy's is mounted over it later: so the grant is on what is above both.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,13 @@ def limit_processes(count: int) -> None:
 
 
 def forbid(*, listen: bool = False) -> int | None:
-    """Give up every capability and all system calls that reach deep into the kernel.
+    """Give up every capability, other places and processes, and calls deep into the kernel.
 
     With `listen` the descriptor of the filter's listener is returned, where the kernel has it.
     """
     kernel.drop_capabilities()
     kernel.forbid_new_privileges()
+    landlock.enter(("/",), _WRITABLE)
     program = seccomp.build(notify_unshare=listen)
     if program is None:
         return None

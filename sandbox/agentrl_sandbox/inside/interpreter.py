@@ -17,7 +17,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_sandbox.inside import cell, confine, kernel, seccomp, streams
+from agentrl_sandbox.inside import cell, confine, figures, kernel, landlock, seccomp, streams
 from agentrl_sandbox.inside.confine import Confinement
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, Reader, encode
 from agentrl_sandbox.inside.output import Capture
@@ -90,6 +90,7 @@ def _enter(directory: str, confinement: Confinement) -> int | None:
 def _live_in(directory: str) -> None:
     os.chdir(directory)
     os.environ["HOME"] = os.environ["TMPDIR"] = directory
+    figures.prepare(os.environ, directory)
 
 
 def prepare() -> None:
@@ -166,7 +167,7 @@ class Interpreter:
             number=self._cells,
             value_bytes_max=self._confinement.output_bytes,
         )
-        pictures: list[bytes] = []
+        pictures = figures.collect(FIGURES_MAX, FIGURE_BYTES_MAX)
         if os.getpid() != pid:
             os._exit(0)  # the cell forked, and this is the child: it has no request to answer
         _flush()
@@ -205,6 +206,8 @@ class Interpreter:
             return
         for fd in (ends.channel, ends.out, ends.err):
             os.close(fd)
+        if apart and not _has_children():  # whom we could not signal any more
+            landlock.separate()
 
     def _be_the_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
         directory = os.getcwd() if _is_there() else self._directory
@@ -212,6 +215,8 @@ class Interpreter:
         if apart:
             self._leave_the_original(nonce)
         self._settle(directory)
+        if apart:
+            landlock.separate()
         _other_numbers(rng_state)
 
     def _leave_the_original(self, nonce: str) -> None:
@@ -259,6 +264,14 @@ class Interpreter:
 
     def _send(self, body: dict[str, Any], blob: bytes = b"") -> None:
         self._channel.sendall(encode(body, blob))
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _is_there() -> bool:

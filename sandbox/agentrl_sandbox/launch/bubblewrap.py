@@ -70,7 +70,7 @@ class BubblewrapLauncher:
         finally:
             for fd in fds:
                 os.close(fd)
-        return StartedProcess(process, "/session", log, _PACKAGES if self.packages else "")
+        return StartedProcess(process, "/home/agent", log, _PACKAGES if self.packages else "")
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
@@ -139,6 +139,6 @@ def bubblewrap_options(binds: Sequence[tuple[str, str]], *, archive_fd: int) -> 
     options += ["--proc", "/proc", "--tmpfs", "/dev"]
     for path in _DEVICES:
         options += ["--dev-bind", path, path]
-    options += ["--symlink", "/proc/self/fd", "/dev/fd", "--dir", "/session"]
+    options += ["--symlink", "/proc/self/fd", "/dev/fd", "--dir", "/home", "--dir", "/home/agent"]
     options += ["--ro-bind-data", str(archive_fd), _ARCHIVE]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]

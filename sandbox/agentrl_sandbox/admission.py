@@ -1,0 +1,231 @@
+"""Admission: what a pool may ask of the machine at once, and who waits for what.
+
+    open ──► a place ──► memory, and a token of the bucket ──► start
+    fork ──► a place ──► memory ──► copy
+    cell ──► a free slot ──► run
+
+| waits for | is let on by | or ends with |
+| --- | --- | --- |
+| a place | a session or fork that is closed | `SandboxError` after `wait_s` |
+| memory | the machine, looked at every `READ_EVERY_S` | the same |
+| a token | time | the same |
+| a slot | a cell or command that ends: each has a deadline | the same |
+
+Every line is first come, first served, and a place is taken before anything else, so a late token
+never holds up more than its own place. Forks wait like everybody else, and no longer: those who
+hold sessions and all wait for copies would wait for each other, which `wait_s` ends by an error
+that names the setting. Whoever gets it closes what it holds, and the others go on.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandbox import Pressure
+from agentrl_sandbox.cgroup import available_bytes
+from agentrl_sandbox.pressure import READ_EVERY_S, Bucket, Memory, Valve
+from agentrl_sandbox.turnstile import NEVER_BY_ITSELF, Turnstile
+
+Clock = Callable[[], float]
+MACHINE = Memory(available_bytes)
+"""One for all pools of this process: they share the machine."""
+_MEBIBYTE = 2**20
+
+
+class Place:
+    """The right to one live session."""
+
+    __slots__ = ("_leave",)
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def release(self) -> None:
+        """Let somebody else have it. Idempotent."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+
+class Cells:
+    """`async with`: a slot for one cell or command. One object serves all of them at once."""
+
+    __slots__ = ("_admission",)
+
+    def __init__(self, admission: "Admission") -> None:
+        self._admission = admission
+
+    async def __aenter__(self) -> None:
+        if not self._admission.slots.passes():
+            await self._admission.wait(self._admission.slots)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._admission.end_cell()
+
+
+class Admission:
+    """What one pool's `Pressure` allows. For one event loop.
+
+    `ConfigError` for settings under which nothing could ever start.
+    """
+
+    def __init__(
+        self, pressure: Pressure, *, memory: Memory = MACHINE, clock: Clock = time.monotonic
+    ) -> None:
+        check(pressure)
+        self._pressure = pressure
+        self._memory = memory
+        self._clock = clock
+        self._bucket = Bucket(per_s=pressure.starts_per_s, burst=pressure.start_burst)
+        self._valve = Valve(pressure.free_memory_bytes)
+        self._live = self._running = self._waits = 0
+        self._waited_s = self._longest_s = 0.0
+        self._closed = ""
+        self._places = Turnstile(self._take_place, self._leave_place, self._why_no_place)
+        self._starts = Turnstile(self._take_start, self._bucket.give_back, self._why_no_start)
+        self._copies = Turnstile(self._take_memory, lambda: None, self._why_no_start)
+        self.slots = Turnstile(self._take_slot, self.end_cell, self._why_no_slot)
+        self._cells = Cells(self)
+
+    def cell(self) -> Cells:
+        """Return what to enter for one cell or command; `SandboxError` when it waits too long."""
+        return self._cells
+
+    async def session(self) -> Place:
+        """Return the right to open a session now; `SandboxError` when it waits too long."""
+        return await self._enter(self._starts)
+
+    async def fork(self) -> Place:
+        """Return the right to copy a session now; `SandboxError` when it waits too long."""
+        return await self._enter(self._copies)
+
+    def close(self, why: str) -> None:
+        """Turn everybody away who waits, and whoever comes later. Idempotent."""
+        self._closed = why
+        for turnstile in (self._places, self._starts, self._copies, self.slots):
+            turnstile.close(why)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return how busy the pool is now, and how long was waited since it exists."""
+        return {
+            "live": self._live,
+            "running": self._running,
+            "waiting": self._places.waiting + self._starts.waiting + self._copies.waiting,
+            "waiting_cells": self.slots.waiting,
+            "waits": self._waits,
+            "waited_s": self._waited_s,
+            "longest_wait_s": self._longest_s,
+            "short_of_memory": float(self._valve.shut),
+        }
+
+    async def wait(self, turnstile: Turnstile, since_s: float | None = None) -> None:
+        """Wait in one line, at most until `wait_s` after `since_s`."""
+        if self._closed:
+            raise SandboxError(self._closed)
+        began_s = self._clock()
+        elapsed_s = 0.0 if since_s is None else began_s - since_s
+        try:
+            await turnstile.wait(max(0.0, self._pressure.wait_s - elapsed_s))
+        finally:
+            waited_s = self._clock() - began_s
+            self._waits += 1
+            self._waited_s += waited_s
+            self._longest_s = max(self._longest_s, waited_s)
+
+    def end_cell(self) -> None:
+        """Give a slot back."""
+        self._running -= 1
+        if self.slots.waiting:
+            self.slots.pump()
+
+    async def _enter(self, stage: Turnstile) -> Place:
+        since_s = self._clock()
+        if not self._places.passes():
+            await self.wait(self._places, since_s)
+        try:
+            if not stage.passes():
+                await self.wait(stage, since_s)
+        except BaseException:
+            self._leave_place()
+            raise
+        return Place(self._leave_place)
+
+    # -- rules: 0 and taken, or the seconds after which to ask again -------------------------------
+
+    def _take_place(self) -> float:
+        if self._closed or self._live >= self._pressure.sessions:
+            return NEVER_BY_ITSELF
+        self._live += 1
+        return 0.0
+
+    def _leave_place(self) -> None:
+        self._live -= 1
+        self._places.pump()
+
+    def _take_slot(self) -> float:
+        if self._closed or self._running >= self._pressure.cells:
+            return NEVER_BY_ITSELF
+        self._running += 1
+        return 0.0
+
+    def _take_memory(self) -> float:
+        if not self._valve.is_open(self._memory.available_bytes(self._clock())):
+            return READ_EVERY_S
+        self._memory.take()
+        return 0.0
+
+    def _take_start(self) -> float:
+        now_s = self._clock()
+        if (wait_s := self._bucket.wait_s(now_s)) > 0:
+            return wait_s
+        if (wait_s := self._take_memory()) > 0:
+            return wait_s
+        self._bucket.take(now_s)
+        return 0.0
+
+    # -- why somebody waited in vain --------------------------------------------------------------
+
+    def _why_no_place(self) -> str:
+        limit = self._pressure.sessions
+        return (
+            f"{self._no('place for another sandbox session')}: {self._live} of {limit} are live "
+            f"and {self._places.waiting} more wait; close sessions and forks that are not needed "
+            "any more, run fewer at once, or raise sandbox.pressure.sessions"
+        )
+
+    def _why_no_start(self) -> str:
+        if self._valve.shut:
+            free_bytes = self._pressure.free_memory_bytes
+            now_bytes = self._memory.available_bytes(self._clock())
+            return (
+                f"{self._no('memory for another sandbox session')}: "
+                f"{now_bytes // _MEBIBYTE} MiB are available and {free_bytes // _MEBIBYTE} MiB "
+                "must stay so; run fewer sessions at once, or lower "
+                f"sandbox.pressure.free_memory_bytes={free_bytes}"
+            )
+        return (
+            f"{self._no('turn to start a sandbox session')}: {self._starts.waiting} more wait; "
+            f"raise sandbox.pressure.starts_per_s={self._pressure.starts_per_s:g}"
+        )
+
+    def _why_no_slot(self) -> str:
+        return (
+            f"{self._no('slot for another cell')}: {self._running} run and {self.slots.waiting} "
+            f"more wait; raise sandbox.pressure.cells={self._pressure.cells}, or run fewer at once"
+        )
+
+    def _no(self, what: str) -> str:
+        return f"no {what} within sandbox.pressure.wait_s={self._pressure.wait_s:g}"
+
+
+def check(pressure: Pressure) -> None:
+    """Raise `ConfigError` for settings under which nothing could ever start."""
+    for field in fields(pressure):
+        number = getattr(pressure, field.name)
+        least = 0 if field.name in ("free_memory_bytes", "wait_s") else 1
+        if not number > 0 if field.name == "starts_per_s" else number < least:
+            raise ConfigError(
+                f"sandbox.pressure.{field.name} is {number}, and nothing could ever start; "
+                f"it must be {'above 0' if field.name == 'starts_per_s' else f'at least {least}'}"
+            )

@@ -1,0 +1,29 @@
+"""Cgroups, host side: bounds on whole trees of processes, where this machine permits them.
+
+    cgroups = Cgroups.find()                          # None where they are not permitted
+    pool = cgroups.make("pool-1", pool_bounds(...))   # everything a supervisor ever starts
+    group = pool.make("session-1", session_bounds(limits))
+    group.add(host_pid(pidfd))                        # whatever it starts from now on stays inside
+    group.oom_kills()                                 # why an interpreter died by SIGKILL
+    group.remove()
+
+`place` finds where, `values` derives what is written, `group` does it, `room` reads what is left.
+"""
+
+from agentrl_sandbox.cgroup.cgroups import Cgroups, why_not
+from agentrl_sandbox.cgroup.group import Group, host_pid
+from agentrl_sandbox.cgroup.room import available_bytes, processes_max, total_bytes
+from agentrl_sandbox.cgroup.values import Bounds, pool_bounds, session_bounds
+
+__all__ = [
+    "Bounds",
+    "Cgroups",
+    "Group",
+    "available_bytes",
+    "host_pid",
+    "pool_bounds",
+    "processes_max",
+    "session_bounds",
+    "total_bytes",
+    "why_not",
+]

@@ -1,0 +1,251 @@
+"""One cgroup that we made: a bound on everything that runs in it and on what that starts."""
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from agentrl_sandbox.cgroup.place import Version
+from agentrl_sandbox.cgroup.values import Bounds, values
+from agentrl_sandbox.lease import Lease
+
+REMOVE_S = 5.0
+"""How long the kernel may take to let go of a cgroup whose processes were killed."""
+_RETRY_S = 0.002
+_LEAF = "self"
+_ROUNDS = 100
+
+
+class Group:
+    """A cgroup. Its directories are one per controller in v1, one for all in v2.
+
+    Moving a process can wait for the kernel for some 10 ms when nothing moved shortly before, and
+    removing waits for processes to end: call both from a thread, not from an event loop.
+    """
+
+    def __init__(
+        self, version: Version, directories: Mapping[str, str], leases: Sequence[Lease] = ()
+    ) -> None:
+        self._version: Version = version
+        self._directories = dict(directories)
+        self._leases = leases
+        self._divided = False
+
+    @classmethod
+    def create(
+        cls,
+        version: Version,
+        parents: Mapping[str, str],
+        name: str,
+        bounds: Bounds,
+        *,
+        leased: bool = False,
+    ) -> Self:
+        """Make a cgroup below `parents`, by controller, where its bounds ask for that controller.
+
+        OSError when the kernel refuses, or there is no such controller. What is inside a leased
+        one needs no lease.
+        """
+        wanted = dict.fromkeys(["memory", *(value.controller for value in values(version, bounds))])
+        if missing := [controller for controller in wanted if controller not in parents]:
+            raise OSError(f"{parents} has no cgroup controller {', '.join(missing)}")
+        chosen = parents if version == 2 else {key: parents[key] for key in wanted}
+        directories = {key: f"{parent}/{name}" for key, parent in chosen.items()}
+        held = dict.fromkeys(directories.values()) if leased else ()
+        group = cls(version, directories, [Lease.take("cgroup", path) for path in held])
+        try:
+            for directory in group._unique():
+                os.mkdir(directory)
+            group.limit(bounds)
+        except BaseException:
+            group.remove(0)
+            raise
+        return group
+
+    @property
+    def directories(self) -> Mapping[str, str]:
+        """Where it is, by controller."""
+        return self._directories
+
+    def make(self, name: str, bounds: Bounds) -> "Group":
+        """Make a cgroup inside this one: bounded by both.
+
+        OSError when the kernel refuses; in v1 also for a bound of a kind that this one lacks.
+        """
+        if self._version == 2 and not self._divided:
+            divide(self._directories["memory"], _LEAF, self._directories)
+            os.makedirs(f"{self._directories['memory']}/{_LEAF}", exist_ok=True)
+            self._divided = True
+        return Group.create(self._version, self._directories, name, bounds)
+
+    def limit(self, bounds: Bounds) -> None:
+        """Set limits. OSError for less memory than is in use, which v2 would kill for."""
+        order = list(values(self._version, bounds))
+        if (wanted_bytes := bounds.memory_bytes) is not None:
+            if self._version == 1 and wanted_bytes > self._memory_limit_bytes():
+                order.reverse()  # with swap counted, the sum may never be the lower of the two
+            if self._version == 2 and wanted_bytes < (used_bytes := self.memory_bytes()):
+                raise OSError(f"{used_bytes} bytes are in use, more than {wanted_bytes}")
+        for value in order:
+            path = f"{self._directories[value.controller]}/{value.file}"
+            if not value.optional or os.path.exists(path):
+                _write(path, value.text)
+
+    def add(self, pid: int) -> None:
+        """Move a process, by its host pid, with all its threads; what it starts stays with it.
+
+        ProcessLookupError when it has ended. What it started before is not moved: `add_tree`.
+        """
+        for path in self._doors():
+            _write(path, f"{pid}")
+
+    def add_tree(self, pid: int) -> None:
+        """Move a process and everything below it; whatever ends meanwhile is skipped."""
+        self.add(pid)
+        moved = {pid}
+        while fresh := _below(moved) - moved:
+            for child in fresh:
+                with contextlib.suppress(ProcessLookupError):
+                    self.add(child)
+            moved |= fresh
+
+    def doors(self) -> list[int]:
+        """Open descriptors: whoever writes `0` into each of them moves itself here.
+
+        The kernel asks for the rights of who opened them, so that a process without any can be
+        given a place to go to. The caller closes them.
+        """
+        with contextlib.ExitStack() as undo:
+            fds = [self._open(path, undo) for path in self._doors()]
+            undo.pop_all()
+        return fds
+
+    def pids(self) -> list[int]:
+        """Return the processes in it and in what is inside it."""
+        found: set[int] = set()
+        for top in self._unique():
+            for directory, _, _ in os.walk(top):
+                found.update(_members(directory))
+        return sorted(found)
+
+    def memory_bytes(self) -> int:
+        """Return the memory in use."""
+        file = "memory.usage_in_bytes" if self._version == 1 else "memory.current"
+        return int(Path(self._directories["memory"], file).read_text())
+
+    def oom_kills(self) -> int:
+        """Return how many processes the kernel has killed here for want of memory, ever.
+
+        In v1 those of cgroups inside this one are not counted; in v2 they are.
+        """
+        file = "memory.oom_control" if self._version == 1 else "memory.events"
+        return field(Path(self._directories["memory"], file).read_text(), "oom_kill")
+
+    def remove(self, within_s: float = REMOVE_S) -> bool:
+        """Kill what is left inside, and remove it. Idempotent; whether it is gone by then."""
+        deadline_s = time.monotonic() + within_s
+        while not all(remove_directory(directory) for directory in self._unique()):
+            if time.monotonic() >= deadline_s:
+                return False
+            for pid in self.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_RETRY_S)
+        for lease in self._leases:
+            lease.release()
+        return True
+
+    def _memory_limit_bytes(self) -> int:
+        return int(Path(self._directories["memory"], "memory.limit_in_bytes").read_text())
+
+    def _open(self, path: str, undo: contextlib.ExitStack) -> int:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        undo.callback(os.close, fd)
+        return fd
+
+    def _unique(self) -> list[str]:
+        return list(dict.fromkeys(self._directories.values()))
+
+    def _doors(self) -> list[str]:
+        leaf = f"/{_LEAF}" if self._divided else ""
+        return [f"{directory}{leaf}/cgroup.procs" for directory in self._unique()]
+
+
+def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:
+    """Let a v2 cgroup have bounded children: its own processes move into one of them.
+
+    OSError when the kernel refuses, or processes appear faster than they are moved.
+    """
+    enabled = set(Path(directory, "cgroup.subtree_control").read_text().split())
+    wanted = " ".join(f"+{controller}" for controller in sorted(set(controllers) - enabled))
+    for last in range(_ROUNDS):
+        try:
+            return _write(f"{directory}/cgroup.subtree_control", wanted) if wanted else None
+        except OSError as error:
+            if error.errno != errno.EBUSY or last == _ROUNDS - 1:
+                raise
+        os.makedirs(f"{directory}/{leaf}", exist_ok=True)
+        for pid in _members(directory):
+            with contextlib.suppress(ProcessLookupError):
+                _write(f"{directory}/{leaf}/cgroup.procs", f"{pid}")
+
+
+def remove_directory(directory: str) -> bool:
+    """Remove a cgroup and all inside it; whether they are gone. Processes in them keep them."""
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        for path, _, _ in os.walk(directory, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+    return not os.path.exists(directory)
+
+
+def field(text: str, name: str) -> int:
+    """Return the number after a name, in a file of one name and number per line; 0 without it."""
+    for line in text.splitlines():
+        key, _, number = line.partition(" ")
+        if key == name:
+            return int(number)
+    return 0
+
+
+def host_pid(pidfd: int) -> int:
+    """Return the pid here of the process a pidfd stands for, whatever namespace it came from.
+
+    ProcessLookupError when that process has ended.
+    """
+    text = Path(f"/proc/self/fdinfo/{pidfd}").read_text().replace(":\t", " ")
+    if (pid := field(text, "Pid")) <= 0:
+        raise ProcessLookupError(f"the process of descriptor {pidfd} has ended")
+    return pid
+
+
+def _members(directory: str) -> list[int]:
+    try:
+        return [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def _below(pids: Collection[int]) -> set[int]:
+    found: set[int] = set()
+    for pid in pids:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found.update(map(int, children.read_text().split()))
+    return found
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

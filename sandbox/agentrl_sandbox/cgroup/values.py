@@ -1,0 +1,88 @@
+"""What is written into a cgroup's files for a limit, and what limits a session and a pool get."""
+
+from dataclasses import dataclass
+
+from agentrl.sandbox import Limits
+from agentrl_sandbox.cgroup.place import Version
+
+KEEPER_BYTES = 32 * 2**20
+"""What the keeper of a session may hold besides what its interpreters do."""
+KEEPER_PROCESSES = 8
+"""The keeper, and what it forks in between."""
+SUPERVISOR_BYTES = 256 * 2**20
+SUPERVISOR_PROCESSES = 64
+"""The supervisor, and the sessions it has ready."""
+_PERIOD_US = 100_000
+_QUOTA_MIN_US = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits of one cgroup; None is no limit."""
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    """Threads count, as the kernel counts them."""
+    cpus: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A file of a controller, and what to write into it."""
+
+    controller: str
+    file: str
+    text: str
+    optional: bool = False
+    """Kernels without swap accounting lack the file."""
+
+
+def values(version: Version, bounds: Bounds) -> tuple[Value, ...]:
+    """Return what to write for some bounds, in this order."""
+    found: list[Value] = []
+    if (memory_bytes := bounds.memory_bytes) is not None:
+        if version == 1:
+            found.append(Value("memory", "memory.limit_in_bytes", f"{memory_bytes}"))
+            found.append(Value("memory", "memory.memsw.limit_in_bytes", f"{memory_bytes}", True))
+        else:
+            found.append(Value("memory", "memory.max", f"{memory_bytes}"))
+            found.append(Value("memory", "memory.swap.max", "0", True))
+    if bounds.processes is not None:
+        found.append(Value("pids", "pids.max", f"{bounds.processes}"))
+    if bounds.cpus is not None:
+        quota_us = max(_QUOTA_MIN_US, round(bounds.cpus * _PERIOD_US))
+        if version == 1:
+            found.append(Value("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
+            found.append(Value("cpu", "cpu.cfs_quota_us", f"{quota_us}"))
+        else:
+            found.append(Value("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}"))
+    return tuple(found)
+
+
+def session_bounds(limits: Limits, *, members: int = 1) -> Bounds:
+    """Return the bounds of an opened session and its live forks, `members` in all.
+
+    A session's files live in memory and are charged to it, so they come on top.
+    """
+    return Bounds(
+        memory_bytes=members * (limits.memory_bytes + limits.disk_bytes) + KEEPER_BYTES,
+        processes=members * (limits.processes + 1) + KEEPER_PROCESSES,
+    )
+
+
+def pool_bounds(
+    limits: Limits, *, sessions: int, total_bytes: int, free_memory_bytes: int, processes_max: int
+) -> Bounds:
+    """Return the bounds of a pool: room for all its sessions, and never the whole machine.
+
+    `total_bytes` and `processes_max` are what the machine, or the cgroup we run in, has. Whatever
+    is asked for, `free_memory_bytes` (at most half of it all) and half of the processes stay.
+    """
+    one = session_bounds(limits)
+    assert one.memory_bytes is not None
+    assert one.processes is not None
+    spare_bytes = min(free_memory_bytes, total_bytes // 2)
+    return Bounds(
+        memory_bytes=min(sessions * one.memory_bytes + SUPERVISOR_BYTES, total_bytes - spare_bytes),
+        processes=min(sessions * one.processes + SUPERVISOR_PROCESSES, processes_max // 2),
+    )

@@ -1,0 +1,172 @@
+"""The Docker engine, by way of its SDK: every call has a deadline, every failure has words.
+
+The SDK is an optional part and is imported when an engine is first asked for.
+"""
+
+import os
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, cast
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl_sandbox.launch.container import Machine
+
+_SOCKET = "/var/run/docker.sock"
+CALL_S = 60.0
+"""How long the engine may take to answer one request."""
+BUILD_S = 600.0
+"""How long it may be silent while it builds an image."""
+INSTALL_SDK = "pip install 'agentrl[docker]'"
+INSTALL_ENGINE = "apt-get install docker.io"
+BUILD = "agentrl image build"
+
+
+def check_sdk() -> None:
+    """Raise `ConfigError` when the SDK is not installed."""
+    try:
+        # Not the package alone: any folder of that name would do.
+        import_module("docker.api")
+    except ImportError as error:
+        raise ConfigError(
+            "sandbox.backend is 'docker' and the Docker SDK for Python is not installed; "
+            f"install it ({INSTALL_SDK})"
+        ) from error
+
+
+class Engine:
+    """A connection to the engine that DOCKER_HOST names, or to the one of this machine."""
+
+    def __init__(self) -> None:
+        check_sdk()
+        import docker
+        from docker.errors import DockerException
+
+        where = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
+        try:
+            if where.startswith("unix://"):
+                # Asked for here, because the SDK leaves a socket open when nobody answers.
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.settimeout(CALL_S)
+                    probe.connect(where.removeprefix("unix://"))
+            self._api = docker.from_env(timeout=int(CALL_S)).api
+        except (DockerException, OSError) as error:
+            raise ConfigError(
+                f"no Docker engine answers at {where}: {error}; install one ({INSTALL_ENGINE}), "
+                "start it (`systemctl start docker`, or `dockerd` where there is no systemd), "
+                "and be root or in the group docker"
+            ) from error
+
+    def machine(self) -> Machine:
+        """Return what the engine says of its machine."""
+        with _words("describe its machine"):
+            return Machine.of(self._api.info())
+
+    def check_image(self, image: str) -> None:
+        """Raise `ConfigError` for an image that is missing or cannot be used."""
+        from docker.errors import ImageNotFound
+
+        with _words(f"look up the image {image!r}"):
+            try:
+                found = self._api.inspect_image(image)
+            except ImageNotFound:
+                raise ConfigError(
+                    f"sandbox.image is {image!r}, and the Docker engine has no such image; "
+                    f"make it with `{BUILD} --tag {image}`"
+                ) from None
+        if volumes := (found.get("Config") or {}).get("Volumes"):
+            raise ConfigError(
+                f"sandbox.image is {image!r}, whose volumes {sorted(volumes)} would be writable "
+                "and shared by sessions; use an image without VOLUME"
+            )
+
+    def create(self, name: str, body: dict[str, Any]) -> None:
+        """Make a container."""
+        with _words("make a container"):
+            self._api.create_container_from_config(body, name)
+
+    @contextmanager
+    def errors_of(self, name: str) -> Generator[Iterator[bytes]]:
+        """Yield what a container writes to standard error from now on, until it ends."""
+        with _words("attach to a container"):
+            stream = self._api.attach(name, stdout=False, stderr=True, stream=True, logs=False)
+        try:
+            yield stream
+        finally:
+            with suppress(OSError):  # it has ended
+                stream.close()
+            # The stream shuts its socket down and leaves it open.
+            cast("Any", stream)._response.close()
+
+    def start(self, name: str) -> None:
+        """Start a container."""
+        with _words("start a container"):
+            self._api.start(name)
+
+    def process(self, name: str) -> int:
+        """Return the process id, on the engine's machine, of a container's first; 0 when ended."""
+        from docker.errors import NotFound
+
+        with _words("look at a container"):
+            try:
+                return int(self._api.inspect_container(name)["State"]["Pid"])
+            except NotFound:  # it has ended, and was removed for it
+                return 0
+
+    def remove(self, name: str) -> None:
+        """Kill a container, remove it and wait until it is gone; nothing when there is none."""
+        from docker.errors import APIError, NotFound
+
+        with _words(f"remove the container {name}"), suppress(NotFound):
+            try:
+                self._api.remove_container(name, force=True, v=True)
+            except NotFound:
+                return
+            except APIError as error:
+                if error.status_code != 409:  # being removed already
+                    raise
+            self._api.wait(name, timeout=int(CALL_S), condition="removed")
+
+    def build(self, directory: str, tag: str) -> Iterator[str]:
+        """Yield what the engine says while it builds a directory with a Dockerfile."""
+        with _words(f"build the image {tag!r}"):
+            for said in self._api.build(
+                path=directory,
+                tag=tag,
+                rm=True,
+                forcerm=True,
+                decode=True,
+                network_mode="none",  # there may be no other, and nothing is loaded
+                timeout=int(BUILD_S),
+            ):
+                if (why := said.get("error")) is not None:
+                    raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
+                if line := str(said.get("stream", "")).strip():
+                    yield line
+
+    def remove_image(self, image: str) -> None:
+        """Remove an image and what only it needed."""
+        with _words(f"remove the image {image!r}"):
+            self._api.remove_image(image, force=True)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._api.close()
+
+
+@contextmanager
+def _words(what: str) -> Generator[None]:
+    """Turn what the engine or the way to it raises into a `SandboxError`."""
+    from docker.errors import DockerException
+    from requests import RequestException
+
+    try:
+        yield
+    except DockerException as error:
+        why = getattr(error, "explanation", None) or error
+        raise SandboxError(f"the Docker engine could not {what}: {why}") from error
+    except RequestException as error:
+        raise SandboxError(
+            f"the Docker engine did not {what} within {CALL_S:g} s: {error}"
+        ) from error

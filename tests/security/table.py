@@ -1,0 +1,59 @@
+"""All attacks, and the table of docs/security.md that is made from them.
+
+`python -m tests.security.table`, from the repository's root, writes the table into the document.
+"""
+
+from pathlib import Path
+
+from tests.security import commands, exhaustion, leftovers, neighbours, protocol, reach
+from tests.security.attack import BACKENDS, Attack
+
+GROUPS = {
+    "Using things up": exhaustion.ATTACKS,
+    "Reaching for the host": reach.ATTACKS,
+    "Speaking for the sandbox": protocol.ATTACKS,
+    "Leaving things behind": leftovers.ATTACKS,
+    "Other sessions": neighbours.ATTACKS,
+    "Commands": commands.ATTACKS,
+}
+ATTACKS: tuple[Attack, ...] = tuple(attack for group in GROUPS.values() for attack in group)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+BEGIN, END = "<!-- attacks: begin -->\n", "<!-- attacks: end -->\n"
+
+
+def markdown() -> str:
+    """Return the tables of attacks and back-ends, and the list of reasons."""
+    lines: list[str] = []
+    for title, attacks in GROUPS.items():
+        head = ["attack", "what the code tries", "what holds it", *BACKENDS]
+        lines += [f"### {title}", "", _row(head), _row(["---"] * len(head))]
+        for attack in attacks:
+            verdicts = [_verdict(attack, backend) for backend in BACKENDS]
+            lines.append(_row([f"`{attack.name}`", attack.title, attack.held_by, *verdicts]))
+        lines.append("")
+    lines += ["### Not contained, and why", ""]
+    for attack in ATTACKS:
+        for backend, gap in attack.gaps.items():
+            note = "" if gap.shown else " (not run by the suite)"
+            lines.append(f"- `{attack.name}` with `{backend}`: {gap.why}{note}.")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(attack: Attack, backend: str) -> str:
+    return "**not contained**" if backend in attack.gaps else "contained"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def write() -> None:
+    """Put the table into the document."""
+    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    write()

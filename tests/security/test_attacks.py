@@ -1,0 +1,92 @@
+"""Every attack of the table against every back-end, one pool for each.
+
+Contained means: a canary session beside the attacker, the pool and this process go on as before,
+the attacker's own session says what happened and goes on, and nothing is left behind. Where the
+table says that a back-end does not contain an attack, that is asserted too, so that the table, and
+docs/security.md with it, can neither boast nor complain.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+import pytest_asyncio
+
+from agentrl.sandbox import Backend
+from agentrl.testing.leaks import Holdings, check_no_leak
+from tests.conftest import PARTS
+from tests.security.arena import Arena, process_namespaces
+from tests.security.attack import BACKENDS, Attack
+from tests.security.table import ATTACKS
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+
+def _marks(backend: Backend) -> list[pytest.MarkDecorator]:
+    return [getattr(pytest.mark, backend)] if backend in PARTS else []
+
+
+HERE: tuple[Backend, ...] = tuple(b for b in BACKENDS if b in PARTS or b == "process")
+PAIRS = [
+    pytest.param(backend, attack, id=f"{backend}-{attack.name}", marks=_marks(backend))
+    for backend in HERE
+    for attack in ATTACKS
+    if backend not in attack.gaps or attack.gaps[backend].shown
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def arena(request: pytest.FixtureRequest) -> AsyncIterator[Arena]:
+    started = await Arena.start(cast(Backend, request.param))
+    yield started
+    await started.close()
+
+
+@pytest.mark.parametrize(("arena", "attack"), PAIRS, indirect=["arena"])
+async def test_attack(arena: Arena, attack: Attack) -> None:
+    found = await arena.attack(attack)
+    if found:
+        await arena.renew()
+    if attack.gaps.get(arena.backend) is None:
+        assert not found, found
+    else:
+        assert found, f"{arena.backend} contains {attack.name} after all: correct the table"
+
+
+@pytest.mark.parametrize("backend", [pytest.param(b, marks=_marks(b)) for b in HERE])
+async def test_nothing_is_left_when_the_pool_ends_in_the_middle_of_attacks(
+    backend: Backend,
+) -> None:
+    """Loops, daemons and forks are all running when the pool is closed."""
+    before, places = Holdings.now(), _places()
+    arena = await Arena.start(backend)
+    daemon = "import os\nif os.fork() == 0:\n  os.setsid()\n  while True: pass\nwhile True: pass"
+    sessions = [await arena.pool.open() for _ in range(3)]
+    sessions.append(await sessions[0].fork())
+    link = "__import__('os').readlink('/proc/self/ns/pid')"
+    namespaces = {((await s.exec(link)).value or "").strip("'") for s in sessions}
+    running = [asyncio.create_task(s.exec(daemon)) for s in sessions]
+    await asyncio.sleep(0.3)
+    async with asyncio.timeout(20):
+        await arena.close()
+    results = await asyncio.gather(*running, return_exceptions=True)
+    assert all(isinstance(result, BaseException) or not result.ok for result in results)
+    await check_no_leak(before)
+    assert _places() == places
+    if backend != "process":
+        await asyncio.to_thread(_wait_until_empty, namespaces)
+
+
+def _wait_until_empty(namespaces: set[str]) -> None:
+    deadline_s = time.monotonic() + 10
+    while inside := namespaces & set(process_namespaces().values()):
+        assert time.monotonic() < deadline_s, inside
+        time.sleep(0.05)
+
+
+def _places() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob("agentrl-*")}

@@ -1,0 +1,57 @@
+"""docs/security.md says what the table of attacks says; the host reads JSON and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.security.attack import BACKENDS
+from tests.security.table import ATTACKS, BEGIN, DOCUMENT, END, markdown
+
+UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
+"""Modules that run code when they read data."""
+
+
+def test_the_document_has_the_table() -> None:
+    _, _, rest = DOCUMENT.read_text().partition(BEGIN)
+    table, end, _ = rest.partition(END)
+    assert end, f"no {END!r} in {DOCUMENT.name}"
+    assert table.strip() == markdown().strip(), "run: python -m tests.security.table"
+
+
+def test_the_table_is_whole() -> None:
+    names = [attack.name for attack in ATTACKS]
+    assert len(names) == len(set(names)) > 75
+    for attack in ATTACKS:
+        assert set(attack.gaps) <= set(BACKENDS)
+        assert attack.code, f"{attack.name} has no program"
+        assert attack.title
+        assert attack.held_by
+
+
+def test_what_isolates_contains_nearly_everything() -> None:
+    """A gap of a back-end that isolates is a decision, and is listed here."""
+    gaps = {(b, a.name) for a in ATTACKS for b in a.gaps if b != "process"}
+    assert gaps == {("bubblewrap", "memory-of-a-tree")}
+
+
+@pytest.mark.parametrize("package", ["sandbox/agentrl_sandbox", "tools/agentrl_tools"])
+def test_nothing_that_reads_from_a_session_unpickles(root: Path, package: str) -> None:
+    files = list((root / package).rglob("*.py"))
+    assert files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            unsafe = UNSAFE & {name.partition(".")[0] for name in names}
+            assert not unsafe, f"{file} imports {sorted(unsafe)}"
+            called = node.func if isinstance(node, ast.Call) else None
+            computed = isinstance(called, ast.Name) and called.id in ("eval", "exec")
+            assert not computed or "inside" in file.parts, f"{file} evaluates text"
+
+
+def test_the_contracts_read_no_pickle_either(root: Path) -> None:
+    for name in ("sandbox.py", "tool.py", "env.py"):
+        source = (root / "agentrl" / name).read_text()
+        assert not any(f"import {module}" in source for module in UNSAFE)

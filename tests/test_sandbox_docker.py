@@ -1,0 +1,534 @@
+"""The Docker back-end: what a container may do, what is left of it, what is said when it cannot."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.run_id import using_run_id
+from agentrl.sandbox import Limits, Pressure, SandboxSettings
+from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl_sandbox import ForkServerPool, Session, open_pool
+from agentrl_sandbox.image import pack
+from agentrl_sandbox.launch import container, handover
+from agentrl_sandbox.launch.container import Machine
+from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.launch.handover import Home
+from agentrl_sandbox.reaping.engine import Container, containers, default_engine
+
+DOCKER = SandboxSettings(backend="docker")
+GIB = 2**30
+MACHINE = Machine(memory_bytes=16 * GIB, cores=4, security=("name=seccomp,profile=default",))
+IMAGE_OF_TESTS = "agentrl-test-image"
+
+
+def ours(run: str) -> list[Container]:
+    return containers(default_engine(), f"agentrl.run={run}")
+
+
+@pytest.fixture
+def run() -> Iterator[str]:
+    """Name a run, so that the test finds its own containers; none may be left."""
+    name = f"test-{os.urandom(4).hex()}"
+    with using_run_id(name):
+        yield name
+    assert ours(name) == []
+
+
+@pytest.fixture
+async def pool(run: str) -> AsyncIterator[ForkServerPool]:
+    opened = open_pool(DOCKER)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def session(pool: ForkServerPool) -> Session:
+    return await pool.open()
+
+
+async def value(session: Session, code: str) -> Any:
+    result = await session.exec(code)
+    assert result.ok, result
+    return result.value
+
+
+# -- what is decided ------------------------------------------------------------------------------
+
+
+def settings(**pressure: Any) -> SandboxSettings:
+    limits = Limits(memory_bytes=GIB, disk_bytes=GIB, processes=10)
+    return SandboxSettings(backend="docker", limits=limits, pressure=Pressure(**pressure))
+
+
+def test_memory_is_that_of_all_sessions_or_of_the_machine() -> None:
+    one = 2 * GIB + container.SESSION_BYTES
+    few = settings(sessions=3, free_memory_bytes=GIB)
+    assert container.memory_bytes(few, MACHINE) == container.SUPERVISOR_BYTES + 3 * one
+    assert container.memory_bytes(settings(sessions=99, free_memory_bytes=GIB), MACHINE) == 15 * GIB
+    shared = replace(settings(sessions=99, free_memory_bytes=GIB), supervisors=3)
+    assert container.memory_bytes(shared, MACHINE) == 5 * GIB
+    tiny = Machine(memory_bytes=GIB, cores=1)
+    assert container.memory_bytes(few, tiny) == container.SUPERVISOR_BYTES + one
+
+
+def test_processes_and_cores_are_those_of_all_sessions() -> None:
+    assert container.processes(settings(sessions=4)) == 16 + 4 * 13
+    assert container.processes(replace(settings(sessions=5), supervisors=2)) == 16 + 3 * 13
+    assert container.cores(settings(cells=3), MACHINE) == 3
+    assert container.cores(settings(cells=99), MACHINE) == 4
+    assert container.cores(replace(settings(cells=1), supervisors=4), MACHINE) == 1
+
+
+@given(
+    sessions=st.integers(1, 5000),
+    supervisors=st.integers(1, 64),
+    memory=st.integers(2**20, 2**36),
+    machine=st.integers(2**30, 2**42),
+    free=st.integers(0, 2**38),
+)
+def test_containers_together_leave_the_machine_its_memory(
+    sessions: int, supervisors: int, memory: int, machine: int, free: int
+) -> None:
+    asked = SandboxSettings(
+        supervisors=supervisors,
+        limits=Limits(memory_bytes=memory),
+        pressure=Pressure(sessions=sessions, free_memory_bytes=free),
+    )
+    here = Machine(memory_bytes=machine, cores=1)
+    got = container.memory_bytes(asked, here)
+    least = memory + asked.limits.disk_bytes
+    assert got > least
+    one = least + container.SESSION_BYTES + container.SUPERVISOR_BYTES
+    assert got == one or got * supervisors <= machine - free
+    more = replace(asked, pressure=Pressure(sessions=sessions + 1, free_memory_bytes=free))
+    assert container.memory_bytes(more, here) >= got
+
+
+def test_the_user_is_nobodys_and_the_engine_can_have_it() -> None:
+    assert container.user_id(MACHINE, 5) == 2**30 + 5
+    assert container.user_id(MACHINE, 2**32 - 1) < 2**30 + 2**24
+    for option in ("name=rootless", "name=userns"):
+        assert container.user_id(replace(MACHINE, security=(option,)), 5) == 1000
+
+
+def test_the_machine_is_read_from_the_engines_answer() -> None:
+    info = {"MemTotal": 5, "NCPU": 2, "SecurityOptions": None, "MemoryLimit": True}
+    assert Machine.of(info) == Machine(memory_bytes=5, cores=2)
+    found = Machine.of({**info, "MemoryLimit": False, "PidsLimit": False})
+    with pytest.raises(ConfigError, match="cannot limit memory and pids"):
+        container.check_machine(found)
+    with pytest.raises(ConfigError, match="no seccomp"):
+        container.check_machine(replace(MACHINE, security=()))
+    container.check_machine(MACHINE)
+
+
+def test_a_container_gives_up_everything_it_does_not_need() -> None:
+    body = container.container(
+        DOCKER, MACHINE, user=7, home="/h", packages="/p", labels={"agentrl.run": "r"}
+    )
+    host = body["HostConfig"]
+    assert body["User"] == "7:7"
+    assert body["Labels"] == {"agentrl.run": "r"}
+    assert host["CapDrop"] == ["ALL"]
+    assert "CapAdd" not in host
+    assert "Privileged" not in host
+    assert (host["NetworkMode"], host["IpcMode"], host["ReadonlyRootfs"]) == ("none", "none", True)
+    assert "no-new-privileges" in host["SecurityOpt"]
+    assert host["MemorySwap"] == host["Memory"] > 0
+    assert host["PidsLimit"] > 0
+    assert host["NanoCpus"] > 0
+    assert host["AutoRemove"]
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in host["Mounts"]] == [
+        ("/h", "/run/agentrl", True),
+        ("/p", "/packages", True),
+    ]
+
+
+def test_the_filter_of_a_container_lets_the_supervisor_mount_and_nobody_load_a_module() -> None:
+    profile = json.loads(container.profile())
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    allowed = {
+        name
+        for rule in profile["syscalls"]
+        for name in rule["names"]
+        if rule["action"] == "SCMP_ACT_ALLOW"
+    }
+    assert {"mount", "umount2", "setns", "unshare", "clone", "memfd_create", "read"} <= allowed
+    assert not allowed & {
+        *("bpf", "init_module", "io_uring_setup", "kexec_load", "keyctl", "perf_event_open"),
+        *("pivot_root", "process_vm_readv", "ptrace", "reboot", "userfaultfd", "clone3"),
+    }
+
+
+# -- what is refused, and how ---------------------------------------------------------------------
+
+
+def test_a_missing_sdk_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docker.api", None)
+    with pytest.raises(ConfigError, match=r"pip install 'agentrl\[docker\]'"):
+        open_pool(DOCKER)
+
+
+async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    before = Holdings.now()
+    pool = open_pool(DOCKER)
+    with pytest.raises(ConfigError, match=r"none\.sock.*apt-get install docker\.io.*dockerd"):
+        await pool.open()
+    await pool.close()
+    await check_no_leak(before)
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "docker", "process"])
+def test_packages_that_are_no_directory_are_refused(backend: Any, tmp_path: Path) -> None:
+    wrong = SandboxSettings(
+        backend=backend, allow_unisolated=True, packages=str(tmp_path / "nothing")
+    )
+    with pytest.raises(ConfigError, match="no directory; make it with `pip install --target"):
+        open_pool(wrong)
+
+
+@pytest.mark.docker
+async def test_a_missing_image_is_refused_with_the_command(run: str) -> None:
+    pool = open_pool(replace(DOCKER, image="agentrl-nothing"))
+    with pytest.raises(ConfigError, match="agentrl image build --tag agentrl-nothing"):
+        await pool.open()
+    await pool.close()
+
+
+@pytest.fixture
+def broken_image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Build an image on ours with the instructions of the parameter."""
+    base = f"FROM {DOCKER.image}\n"
+    (tmp_path / "Dockerfile").write_text(base + request.param)
+    (tmp_path / "python3").write_text("#!/bin/sh\necho too old >&2\nexit 3\n")
+    (tmp_path / "python3").chmod(0o755)
+    with contextlib.closing(Engine()) as engine:
+        list(engine.build(str(tmp_path), IMAGE_OF_TESTS))
+        yield IMAGE_OF_TESTS
+        engine.remove_image(IMAGE_OF_TESTS)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("broken_image", "words"),
+    [
+        ("ENV PATH=/nowhere\n", "executable file not found"),
+        ("COPY python3 /usr/local/bin/\n", "too old; the image needs Python"),
+        ("VOLUME /data\n", "use an image without VOLUME"),
+    ],
+    indirect=["broken_image"],
+)
+async def test_an_image_that_cannot_be_used_is_refused_and_nothing_stays(
+    broken_image: str, words: str, run: str
+) -> None:
+    before = Holdings.now()
+    pool = open_pool(replace(DOCKER, image=broken_image))
+    with pytest.raises(ConfigError, match=words):
+        await pool.open()
+    await pool.close()
+    assert ours(run) == []
+    await check_no_leak(before)
+
+
+# -- handing over ---------------------------------------------------------------------------------
+
+
+def connect(home: Home) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(os.path.join(home.path, "socket"))
+    return client
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    made = Home()
+    yield made
+    made.remove()
+    assert not os.path.exists(made.path)
+
+
+def test_only_the_process_that_is_meant_gets_the_descriptors(home: Home) -> None:
+    with connect(home) as client:
+        me = os.pidfd_open(os.getpid())
+        home.hand_over(os.getpid(), me, (0, 2))
+        os.close(me)
+        _, fds, _, _ = socket.recv_fds(client, 1, 9)
+        assert len(fds) == 2
+        for fd in fds:
+            os.close(fd)
+    assert os.listdir(home.path) == ["inside.zip"]
+
+
+def test_another_process_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "CONNECT_S", 0.3)
+    other = os.pidfd_open(1)
+    with connect(home) as client:
+        with pytest.raises(SandboxError, match="did not connect within"):
+            home.hand_over(1, other, (0, 2))
+        assert client.recv(1) == b""
+    os.close(other)
+
+
+def test_a_process_that_ends_is_not_waited_for(home: Home) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pidfd = os.pidfd_open(ended.pid)
+        with pytest.raises(SandboxError, match="ended before it connected"):
+            home.hand_over(ended.pid, pidfd, (0, 2))
+        os.close(pidfd)
+
+
+def test_a_stop_ends_the_waiting(home: Home) -> None:
+    stop = threading.Event()
+    stop.set()
+    me = os.pidfd_open(os.getpid())
+    with pytest.raises(SandboxError, match="not waited for"):
+        home.hand_over(os.getpid(), me, (0, 2), stop)
+    os.close(me)
+
+
+# -- inside ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.docker
+async def test_the_code_is_nobody(session: Session) -> None:
+    code = """
+import os
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+[os.getuid() != 0, os.getgid() != 0, os.geteuid() != 0,
+ *(status[key].strip("0") for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")),
+ status["NoNewPrivs"], status["Seccomp"], status["Seccomp_filters"] >= "2"]
+"""
+    assert await value(session, code) == str([True] * 3 + [""] * 5 + ["1", "2", True])
+
+
+@pytest.mark.docker
+async def test_the_host_sees_a_user_without_a_name(run: str, session: Session) -> None:
+    """From the host: what runs in there is not root, nor anybody who is known."""
+    namespace = (await value(session, "import os; os.readlink('/proc/self/ns/pid')")).strip("'")
+    owners = users_in(namespace)
+    assert owners
+    assert 0 not in owners
+    assert min(owners) >= 1000
+
+
+def users_in(process_namespace: str) -> set[int]:
+    return {
+        path.stat().st_uid
+        for path in Path("/proc").glob("[0-9]*")
+        if _link(path / "ns/pid") == process_namespace
+    }
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+@pytest.mark.docker
+async def test_no_network_and_no_engine(session: Session) -> None:
+    code = "[line.split(':')[0].strip() for line in open('/proc/net/dev').readlines()[2:]]"
+    assert await value(session, code) == str(["lo"])
+    connect = "import socket; socket.create_connection(('192.0.2.1', 80), 2)"
+    assert "Network is unreachable" in ((await session.exec(connect)).error or "")
+    code = """
+import os
+sockets = "/var/run/docker.sock", "/run/docker.sock", "/run/containerd", "/run/agentrl/socket"
+[path for path in sockets if os.path.exists(path)]
+"""
+    assert await value(session, code) == "[]"
+    assert await value(session, "open('/etc/resolv.conf').read()") == "''"
+
+
+@pytest.mark.docker
+async def test_nothing_but_the_session_can_be_written(session: Session) -> None:
+    code = """
+import os
+written = []
+for top, directories, _ in os.walk("/"):
+    directories[:] = [d for d in directories if os.path.join(top, d) not in ("/proc", "/home/agent")]
+    try:
+        open(os.path.join(top, "agentrl-x"), "w").close()
+    except OSError:
+        continue
+    written.append(top)
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/self/../1/oom_adj"):
+    if os.access(path, os.W_OK):
+        written.append(path)
+written, sorted(os.listdir("/dev")), os.listdir("/sys")
+"""
+    devices = ["fd", "full", "null", "random", "urandom", "zero"]
+    assert await value(session, code) == str(([], devices, []))
+
+
+@pytest.mark.docker
+async def test_sessions_do_not_see_each_other(pool: ForkServerPool) -> None:
+    one, other = await pool.open(), await pool.open()
+    await one.write("secret.txt", b"swordfish")
+    code = """
+import os
+found = [path for top in ("/home/agent", "/proc") for path, _, names in os.walk(top)
+         if "secret.txt" in names]
+found, sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+"""
+    assert await value(other, code) == str(([], [1, 2]))
+
+
+@pytest.fixture
+def packages() -> Iterator[str]:
+    """Make a directory of packages that every user can read."""
+    with tempfile.TemporaryDirectory(prefix="agentrl-test-") as made:
+        Path(made, "agentrl_probe.py").write_text("x = 1\n")
+        Path(made).chmod(0o755)
+        yield made
+
+
+@pytest.mark.docker
+async def test_packages_can_be_read_and_not_changed(run: str, packages: str) -> None:
+    pool = open_pool(replace(DOCKER, packages=packages))
+    try:
+        session = await pool.open()
+        assert await value(session, "open('/packages/agentrl_probe.py').read()") == "'x = 1\\n'"
+        result = await session.exec("open('/packages/agentrl_probe.py', 'w')")
+        assert "Read-only file system" in (result.error or "")
+    finally:
+        await pool.close()
+
+
+@pytest.mark.docker
+async def test_all_sessions_together_stay_within_the_container(run: str) -> None:
+    """Three sessions take what two may have: one loses, and the others and the pool go on."""
+    limits = Limits(memory_bytes=256 * 2**20, disk_bytes=2**20, wall_s=30)
+    two = replace(DOCKER, limits=limits, pressure=Pressure(sessions=2))
+    pool = open_pool(two)
+    try:
+        sessions = [await pool.open() for _ in range(3)]
+        results = [await s.exec("held = b'x' * (220 * 2**20); len(held)") for s in sessions]
+        assert not all(result.ok for result in results) or not all(
+            [(await s.exec("len(held)")).ok for s in sessions]
+        )
+        assert (await (await pool.open()).exec("1 + 1")).value == "2"
+    finally:
+        await pool.close()
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.docker
+async def test_a_container_says_whose_it_is_and_goes_with_its_pool(run: str) -> None:
+    before = Holdings.now()
+    pool, twin = open_pool(DOCKER), open_pool(DOCKER)
+    await asyncio.gather(pool.open(), twin.open())
+    found = ours(run)
+    assert len({c.labels["agentrl.pool"] for c in found}) == len(found) == 2
+    assert all(c.labels["agentrl.owner"].startswith(f"{os.getpid()}-") for c in found)
+    await pool.close()
+    assert len(ours(run)) == 1
+    await twin.close()
+    assert ours(run) == []
+    await check_no_leak(before)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.3])
+async def test_a_start_that_is_cancelled_leaves_nothing(run: str, after_s: float) -> None:
+    before = Holdings.now()
+    pool = open_pool(DOCKER)
+    opening = asyncio.create_task(pool.open())
+    await asyncio.sleep(after_s)
+    opening.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await opening
+    await pool.close()
+    assert ours(run) == []
+    await check_no_leak(before)
+
+
+@pytest.mark.docker
+async def test_a_container_that_is_removed_is_a_sandbox_error_and_is_replaced(
+    run: str, pool: ForkServerPool
+) -> None:
+    session = await pool.open()
+    with contextlib.closing(Engine()) as engine:
+        for found in ours(run):
+            engine.remove(found.id)
+    with pytest.raises(SandboxError):
+        await session.exec("1")
+    assert (await (await pool.open()).exec("1 + 1")).value == "2"
+
+
+OWNER = """
+import asyncio
+from agentrl.run_id import using_run_id
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox import open_pool
+
+async def main():
+    session = await open_pool(SandboxSettings(backend="docker")).open()
+    print((await session.exec("1 + 1")).value, flush=True)
+    await asyncio.sleep(100)
+
+with using_run_id({run!r}):
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.docker
+def test_a_container_ends_with_a_process_that_is_killed(run: str) -> None:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", OWNER.format(run=run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "2\n"
+        assert len(ours(run)) == 1
+        owner.send_signal(signal.SIGKILL)
+    deadline_s = time.monotonic() + 30
+    while ours(run) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+
+def test_a_root_file_system_is_packed_without_what_sandboxes_have_no_use_for(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    for name in ("usr/bin/python3", "usr/bin/su", "usr/share/doc/a", "dev/sda", "tmp/b", "etc/c"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (root / "usr/bin/su").chmod(0o4755)
+    pack(str(root), tmp_path / "root.tar")
+    with tarfile.open(tmp_path / "root.tar") as packed:
+        names = {m.name.removeprefix("./"): m for m in packed.getmembers()}
+        assert {"usr/bin/python3", "usr/bin/su", "etc/c", "dev", "tmp"} <= names.keys()
+        assert not names.keys() & {"usr/share/doc/a", "dev/sda", "tmp/b"}
+        assert names["usr/bin/su"].mode == 0o755
+        content = packed.extractfile(names["etc/c"])
+        assert isinstance(content, io.BufferedIOBase)
+        assert content.read() == b"etc/c"

@@ -1,0 +1,182 @@
+"""Files of the session as tools: read, write, edit and list. Offer all of them, or only some."""
+
+from agentrl.errors import ToolError
+from agentrl.sandbox import FileEntry, Sandbox, sandbox_settings
+from agentrl.tool import tool
+from agentrl_tools.edit import edited
+from agentrl_tools.line_numbers import lines_of, numbered
+from agentrl_tools.session_tool import SessionTool, checked_text
+from agentrl_tools.shell_state import STATE_FILE
+
+ENTRIES_MAX = 500
+DEPTH_MAX = 10
+TEXT_BYTES_MAX = 8 * 2**20
+
+
+class ReadFile(SessionTool):
+    """Reads text files of the session's directory."""
+
+    @tool
+    async def read_file(self, path: str, first_line: int = 1, last_line: int | None = None) -> str:
+        """Read a text file. Returns its lines with their numbers, which are not part of the file.
+
+        Args:
+            path: The file, relative to the top directory.
+            first_line: The first line to read, counted from 1.
+            last_line: The last line to read; the end of the file without it.
+        """
+        text = await _read(await self.session(), path)
+        count = len(lines_of(text))
+        if not 1 <= first_line <= max(1, count):
+            raise ToolError(f"first_line={first_line}, and {path!r} has lines 1 to {count}")
+        if last_line is not None and last_line < first_line:
+            raise ToolError(f"last_line={last_line} is before first_line={first_line}")
+        characters_max = sandbox_settings().limits.output_bytes
+        shown = numbered(text, first_line, last_line, characters_max=characters_max)
+        return shown or "(empty file)"
+
+
+class WriteFile(SessionTool):
+    """Writes text files of the session's directory."""
+
+    @tool
+    async def write_file(self, path: str, content: str) -> str:
+        """Write a text file, over what was there before. Directories are made where they lack.
+
+        Args:
+            path: The file, relative to the top directory.
+            content: All of its new text.
+        """
+        await _write(await self.session(), path, checked_text("content", content))
+        return f"Wrote {len(content.encode())} bytes to {path!r}."
+
+
+class EditFile(SessionTool):
+    """Edits text files of the session's directory."""
+
+    @tool
+    async def edit_file(self, path: str, old_text: str, new_text: str) -> str:
+        """Replace a piece of a text file. It must be in the file exactly once.
+
+        Args:
+            path: The file, relative to the top directory.
+            old_text: The piece, exactly as it is in the file, white space included.
+            new_text: What to put in its place.
+        """
+        session = await self.session()
+        text = await _read(session, path)
+        changed, line = edited(
+            text, checked_text("old_text", old_text), checked_text("new_text", new_text), path=path
+        )
+        await _write(session, path, changed)
+        return f"Edited {path!r} on line {line}."
+
+
+class ListFiles(SessionTool):
+    """Lists the session's directory."""
+
+    @tool
+    async def list_files(self, path: str = ".", depth: int = 1) -> str:
+        """List a directory: files with their sizes, directories with a slash at the end.
+
+        Args:
+            path: The directory, relative to the top directory.
+            depth: How many levels to list; 1 is the directory alone.
+        """
+        if not 1 <= depth <= DEPTH_MAX:
+            raise ToolError(f"depth={depth}, and it must be from 1 to {DEPTH_MAX}")
+        found: list[str] = []
+        await _list(await self.session(), _checked_path(path), depth, "", found)
+        if len(found) > ENTRIES_MAX:
+            way_out = "list a directory below, or fewer levels"
+            found[ENTRIES_MAX:] = [f"(cut after {ENTRIES_MAX} entries; {way_out})"]
+        return "\n".join(found) or "(empty directory)"
+
+
+class Files(ReadFile, WriteFile, EditFile, ListFiles):
+    """All four tools on files."""
+
+
+async def _read(session: Sandbox, path: str) -> str:
+    try:
+        data = await session.read(_checked_path(path))
+    except OSError as error:
+        raise _refusal(path, error) from error
+    if len(data) > TEXT_BYTES_MAX:
+        raise ToolError(
+            f"{path!r} has {len(data)} bytes, and {TEXT_BYTES_MAX} is the most this tool takes; "
+            "work on it with a program instead"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ToolError(
+            f"{path!r} is no UTF-8 text (byte 0x{data[error.start]:02x} at {error.start} of "
+            f"{len(data)}); look at it with a program instead"
+        ) from error
+
+
+async def _write(session: Sandbox, path: str, text: str) -> None:
+    try:
+        await session.write(_checked_path(path), text.encode())
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+async def _list(session: Sandbox, path: str, depth: int, above: str, found: list[str]) -> None:
+    """Add the entries below a directory until there are too many; files of our own are left out."""
+    try:
+        entries = await session.entries(path)
+    except OSError as error:
+        if not above:
+            raise _refusal(path, error) from error
+        found.append(f"{above}(cannot be listed)")
+        return
+    for entry in entries:
+        if len(found) > ENTRIES_MAX:
+            return
+        if entry.name == STATE_FILE and not above:
+            continue
+        name = above + _shown(entry.name)
+        found.append(name + _kind(entry))
+        if entry.kind == "directory" and depth > 1:
+            await _list(session, f"{path}/{entry.name}", depth - 1, f"{name}/", found)
+
+
+def _kind(entry: FileEntry) -> str:
+    match entry.kind:
+        case "file":
+            return f" ({entry.size_bytes} bytes)"
+        case "directory":
+            return "/"
+        case "link":
+            return " (link)"
+        case "other":
+            return " (no regular file)"
+
+
+def _shown(name: str) -> str:
+    """Return a name on one line, whatever bytes it has."""
+    if name.isprintable():
+        return name
+    return ascii(name)
+
+
+def _checked_path(path: str) -> str:
+    if not path:
+        raise ToolError("the path is empty; name a file, such as 'notes.txt'")
+    if path.startswith("/"):
+        raise ToolError(f"{path!r} begins with a slash; give a path relative to the top directory")
+    return checked_text("path", path)
+
+
+def _refusal(path: str, error: OSError) -> ToolError:
+    match error:
+        case FileNotFoundError():
+            return ToolError(f"there is no {path!r}; paths begin in the top directory")
+        case IsADirectoryError():
+            return ToolError(f"{path!r} is a directory; name a file in it")
+        case NotADirectoryError():
+            return ToolError(f"{path!r} goes through a file, or is one; name a directory")
+        case _:
+            return ToolError(f"{path!r} cannot be used: {error}")
