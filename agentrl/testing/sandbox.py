@@ -178,7 +178,9 @@ class ScriptedSandbox:
     """A `Sandbox` that runs nothing: it looks each cell up, and keeps files in a dictionary."""
 
     def __init__(
-        self, answers: Mapping[str, ExecResult], commands: Mapping[str, RunResult]
+        self,
+        answers: Mapping[str, ExecResult],
+        commands: Mapping[str, RunResult] = MappingProxyType({}),
     ) -> None:
         self._answers = answers
         self._commands = commands

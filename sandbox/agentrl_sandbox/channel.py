@@ -8,7 +8,7 @@ import itertools
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from agentrl.errors import SandboxError
@@ -75,7 +75,7 @@ class Channel:
             raise SandboxError(self._why_ended())
         return await self._reply(GREETING, self._waiting[GREETING], within_s)
 
-    async def ask(self, body: dict[str, object], blob: bytes = b"", *, within_s: float) -> Reply:
+    async def ask(self, body: Mapping[str, object], blob: bytes = b"", *, within_s: float) -> Reply:
         """Send a request and return its reply.
 
         `SandboxError` when the channel ends or the deadline passes. A caller that is cancelled
@@ -84,7 +84,9 @@ class Channel:
         number, future = self.post(body, blob)
         return await self._reply(number, future, within_s)
 
-    def post(self, body: dict[str, object], blob: bytes = b"") -> tuple[int, asyncio.Future[Reply]]:
+    def post(
+        self, body: Mapping[str, object], blob: bytes = b""
+    ) -> tuple[int, asyncio.Future[Reply]]:
         """Send a request; return its number and what will be its reply."""
         if self.ended:
             raise SandboxError(self._why_ended())

@@ -10,10 +10,11 @@ import secrets
 import socket
 from typing import Any, NamedTuple, cast
 
+from agentrl.sandbox import ExecStatus
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, HEADER, encode
 
 _CHUNK_BYTES = 2**18
-_STATUSES = frozenset(("ok", "error", "oom", "limit"))
+_STATUSES: dict[str, ExecStatus] = {"ok": "ok", "error": "error", "oom": "oom", "limit": "limit"}
 _TEXTS = ("value", "error", "stdout", "stderr")
 
 
@@ -32,7 +33,7 @@ class Expired(Exception):
 class Outcome(NamedTuple):
     """What an interpreter says of a cell."""
 
-    status: str
+    status: ExecStatus
     value: str | None
     error: str | None
     stdout: str

@@ -307,9 +307,9 @@ class Session:
         if self._last_words is None:
             said = (await self._stop(line, hung_up=True)).frame.body
             if "late" not in said:
-                status, error = said.get("status"), said.get("error")
-                if status is None:  # it was alive, and is not any more
-                    status, error = "violation", "the interpreter closed its channel"
+                # Without a status it was alive, and is not any more.
+                status = said.get("status", "violation")
+                error = said.get("error", "the interpreter closed its channel")
                 return self._lost(said, status, error, seconds)
         await self._ready()
         said, self._last_words = self._last_words, None

@@ -98,7 +98,7 @@ for root in ("", "/proc/1/root", "/proc/self/root", "/proc/self/cwd/../../../.."
              "/proc/self/task/1/root", "/proc/thread-self/root"):
     attempt(root + canary, read, root + canary)
 for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/root/.bashrc", "/var/log/dpkg.log",
-             "/boot", "/sys/kernel", "/home", "/root", "/var/lib", "/proc/1/root/etc",
+             "/boot", "/sys/kernel", "/root", "/var/lib", "/proc/1/root/etc",
              "/proc/kcore", "/proc/kmsg", "/proc/kallsyms", "/proc/1/maps", "/proc/1/fd"):
     if path in ("/etc/passwd", "/etc/hostname", "/proc/kallsyms") or not os.path.exists(path):
         continue

@@ -12,8 +12,9 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from agentrl_sandbox.inside import kernel, place
@@ -26,7 +27,7 @@ Kind = Literal["fresh", "copy", "spare"]
 
 _GREETING_BYTES_MAX = 2**12
 _SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
-APART = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS
+APART = kernel.CLONE_NEWUSER | place.OWN
 """What a copy unshares."""
 
 
@@ -57,7 +58,7 @@ class Birth:
     @property
     def apart(self) -> bool:
         """Return whether it gets namespaces of its own before it is settled."""
-        return self.kind == "copy" and self.session.place.mount_fd >= 0
+        return self.kind == "copy" and self.session.place.is_detached
 
     @property
     def ancestors(self) -> frozenset[int]:
@@ -110,12 +111,12 @@ class Birth:
         """Say whether this system call is the one that this birth needs."""
         return self.apart and asked.pid == self.pid and asked.args[0] == APART
 
-    def settle(self, *, processes: int, own_namespace_fd: int) -> str:
+    def settle(self, *, processes: int, own_namespaces: Mapping[int, int]) -> str:
         """Let it move in; return the nonce with which it will greet the host."""
         home = self.session.place
-        if home.mount_fd >= 0 and home.namespace_fd < 0:
+        if home.is_detached:
             try:
-                place.appear(home, self.pid, own_namespace_fd)
+                place.appear(home, self.pid, own_namespaces)
             except OSError as error:
                 raise Stillborn(f"its files cannot be mounted: {error}") from error
         greeting = nonce()
@@ -151,9 +152,9 @@ class Listeners:
 
     def add(self, listener: Listener) -> None:
         """Answer from here on, until nobody is left to ask."""
-        self._selector.register(listener, selectors.EVENT_READ, lambda _: self._decide(listener))
+        self._selector.register(listener, selectors.EVENT_READ, partial(self._decide, listener))
 
-    def _decide(self, listener: Listener) -> None:
+    def _decide(self, listener: Listener, _: int) -> None:
         asked = listener.next()
         if asked is None:  # readable, and nobody waits: everybody behind it is gone
             self._selector.unregister(listener)

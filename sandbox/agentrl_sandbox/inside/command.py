@@ -91,8 +91,11 @@ class Command:
         """Return when it must be done, on the monotonic clock."""
         return self.started_s + self.timeout_s
 
-    def start(self, order: Order, *, world_fd: int, namespace_fd: int) -> None:
-        """Start the program; `OSError` when there is no process left for it."""
+    def start(self, order: Order, namespaces: Mapping[int, int]) -> None:
+        """Start the program in these namespaces, joined in this order.
+
+        `OSError` when there is no process left for it.
+        """
         source = os.memfd_create("stdin")
         os.write(source, order.stdin)
         os.lseek(source, 0, os.SEEK_SET)
@@ -100,7 +103,7 @@ class Command:
         try:
             self.pid = kernel.fork()
             if self.pid == 0:
-                _become(order, (source, out[1], err[1], report[1]), world_fd, namespace_fd)
+                _become(order, (source, out[1], err[1], report[1]), namespaces)
         except OSError:
             for fd in (out[0], err[0], report[0]):
                 os.close(fd)
@@ -110,7 +113,7 @@ class Command:
                 os.close(fd)
         self._report = report[0]
         self.pidfd = os.pidfd_open(self.pid)
-        self.selector.register(self.pidfd, selectors.EVENT_READ, lambda _: self.on_end(self))
+        self.selector.register(self.pidfd, selectors.EVENT_READ, self._ended)
         for fd in (out[0], err[0]):
             os.set_blocking(fd, False)
             clipped = Clipped(self.output_bytes)
@@ -145,6 +148,9 @@ class Command:
         truncated = out.truncated or err.truncated
         return {"stdout": out.text(), "stderr": err.text(), "truncated": truncated}
 
+    def _ended(self, _: int) -> None:
+        self.on_end(self)
+
     def _readable(self, fd: int, _: int) -> None:
         self._pump(fd)
 
@@ -167,20 +173,17 @@ class Command:
 
 
 def _become(
-    order: Order, fds: tuple[int, int, int, int], world_fd: int, namespace_fd: int
+    order: Order, fds: tuple[int, int, int, int], namespaces: Mapping[int, int]
 ) -> NoReturn:
     """Turn this freshly forked process into the program."""
     try:
         # First out of the way: one of them may stand where another belongs.
-        given = (*fds, *(fd for fd in (namespace_fd, world_fd) if fd >= 0))
+        given = (*fds, *namespaces.values())
         safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, len(given)) for fd in given]
         for place, fd in enumerate(safe):
             os.dup2(fd, place, inheritable=place < _REPORT_FD)
-        joined = _REPORT_FD
-        for fd, kind in ((namespace_fd, kernel.CLONE_NEWNS), (world_fd, kernel.CLONE_NEWUSER)):
-            if fd >= 0:
-                joined += 1
-                kernel.join(joined, kind)
+        for fd, kind in enumerate(namespaces, start=_REPORT_FD + 1):
+            kernel.join(fd, kind)
         os.closerange(_REPORT_FD + 1, os.sysconf("SC_OPEN_MAX"))
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

@@ -31,7 +31,9 @@ def main() -> NoReturn:
         _, status = os.waitpid(pid, 0)
         os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))
     hide()
-    kernel.drop_capabilities(keep=(kernel.CAP_SYS_CHROOT, kernel.CAP_SYS_ADMIN))
+    kernel.drop_capabilities(
+        keep=(kernel.CAP_NET_ADMIN, kernel.CAP_SYS_CHROOT, kernel.CAP_SYS_ADMIN)
+    )
     supervisor.main()
     os._exit(1)
 

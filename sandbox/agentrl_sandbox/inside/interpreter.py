@@ -17,7 +17,17 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_sandbox.inside import cell, confine, figures, kernel, landlock, seccomp, streams
+from agentrl_sandbox.inside import (
+    cell,
+    confine,
+    figures,
+    kernel,
+    landlock,
+    network,
+    place,
+    seccomp,
+    streams,
+)
 from agentrl_sandbox.inside.confine import Confinement
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, Reader, encode
 from agentrl_sandbox.inside.output import Capture
@@ -222,7 +232,7 @@ class Interpreter:
     def _leave_the_original(self, nonce: str) -> None:
         """Enter namespaces of our own. The filter lets us, because the keeper waits for it."""
         try:
-            kernel.enter_user_namespace(others=kernel.CLONE_NEWNS)
+            kernel.enter_user_namespace(others=place.OWN)
         except OSError as error:
             deep = error.errno in (errno.EUSERS, errno.ENOSPC)
             why = "too many copies of copies, or user namespaces" if deep else str(error)

@@ -55,7 +55,7 @@ class Keeper:
         self._births: dict[int, Birth] = {}
         """By the descriptor of their channel."""
         self._listeners = Listeners(self._selector, lambda: list(self._births.values()))
-        self._namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._namespaces = place.own_namespaces() if settings.isolated else {}
         self._opened = 0
         self._lives = 0
         self._host = Link(
@@ -147,8 +147,8 @@ class Keeper:
             return
         if birth.pid == 0:
             home = session.place
-            if home.namespace_fd >= 0:
-                kernel.join(home.namespace_fd, kernel.CLONE_NEWNS)
+            for kind, fd in home.namespaces.items():
+                kernel.join(fd, kind)
             become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
         wires.close_theirs()
         self._expect(birth)
@@ -166,9 +166,9 @@ class Keeper:
     def _expect(self, birth: Birth) -> None:
         channel = birth.wires.ours
         self._births[channel.fileno()] = birth
-        self._selector.register(channel, selectors.EVENT_READ, lambda _: self._heard(birth))
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._heard, birth))
 
-    def _heard(self, birth: Birth) -> None:
+    def _heard(self, birth: Birth, _: int) -> None:
         try:
             said = birth.heard()
             if said == "hello" and birth.origin is not None and birth.pid in self._known(birth):
@@ -194,7 +194,7 @@ class Keeper:
             self._lives, birth.pid, birth.wires, self._settings.output_bytes, birth.ancestors
         )
         count = self._quota.processes(0)
-        greeting = birth.settle(processes=count, own_namespace_fd=self._namespace_fd)
+        greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
         self._forget(birth)
         if birth.listener is not None:
             self._listeners.add(birth.listener)
@@ -202,7 +202,7 @@ class Keeper:
         session.worlds.add(life.world)
         self._sessions[session.id] = session
         self._selector.register(
-            life.pidfd, selectors.EVENT_READ, lambda _: self._died(session, life)
+            life.pidfd, selectors.EVENT_READ, partial(self._died, session, life)
         )
         self._share_processes()
         return {"session": session.id, "life": life.number, "nonce": greeting}
@@ -305,7 +305,7 @@ class Keeper:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def _stop(self, request: int, session: Session, body: Body, _: bytes) -> None:
+    def _stop(self, request: int, session: Session, body: Body, __: bytes) -> None:
         """End an interpreter, with all it started; its spare takes its place."""
         if session.life is None or session.life.number != body["life"]:
             self._reply(request, {"late": True})
@@ -316,7 +316,7 @@ class Keeper:
             _, output = self._bury(session)
         self._answer_end(request, session, output)
 
-    def _died(self, session: Session, life: Life) -> None:
+    def _died(self, session: Session, life: Life, _: int) -> None:
         """Tell the host of an end that nobody asked for."""
         if session.life is life:
             about = {"died": life.number, "of": session.id}
@@ -393,7 +393,7 @@ class Keeper:
         if session.world is not None:
             session.world.close()
         session.place.close()
-        if not self._settings.isolated:
+        if not self._settings.isolated and os.path.lexists(session.place.path):
             files.remove_tree(session.place.path)
 
     def _go_with(self, request: int) -> NoReturn:
@@ -437,8 +437,8 @@ class Keeper:
             if session.world is None and self._settings.isolated:
                 session.world = World()
                 session.worlds.add(session.world.id)
-            world_fd = session.world.fd if session.world else -1
-            command.start(order, world_fd=world_fd, namespace_fd=home.namespace_fd)
+            own = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
+            command.start(order, home.namespaces | own)
         except OSError as error:
             self._reply(request, _not_run("limit", f"no process for the command: {error}"))
             return
@@ -494,10 +494,12 @@ class Keeper:
 
     def _usage(self, request: int, session: Session, _: Body, __: bytes) -> None:
         """Say whether a bare directory holds too much, where no file system keeps the limit."""
-        used_bytes = files.used_bytes(session.place.path)
         limit_bytes, over = self._settings.disk_bytes, None
-        if used_bytes > limit_bytes:
-            over = f"the directory holds {used_bytes} bytes, over the limit of {limit_bytes}"
+        try:
+            if (used_bytes := files.used_bytes(session.place.handle)) > limit_bytes:
+                over = f"the directory holds {used_bytes} bytes, over the limit of {limit_bytes}"
+        except OSError as error:
+            over = f"the directory cannot be measured: {error}"
         self._reply(request, {"over": over})
 
     def _file(self, request: int, work: Callable[[], bytes | list[Any] | None]) -> None:

@@ -5,10 +5,19 @@ copy's files need no path at all in the namespace of those it was copied from.
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from agentrl_sandbox.inside import files, kernel, mounts
+from agentrl_sandbox.inside import files, kernel, mounts, network
 from agentrl_sandbox.inside.kernel import MS_NODEV, MS_NOSUID
+
+_KINDS = {
+    "mnt": kernel.CLONE_NEWNS,
+    "net": kernel.CLONE_NEWNET,
+    "ipc": kernel.CLONE_NEWIPC,
+}
+OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
+"""What a copy does not share with what it was copied from."""
 
 
 @dataclass
@@ -19,16 +28,20 @@ class Place:
     """As the session sees it."""
     handle: str
     """As the keeper reaches it."""
-    mount_fd: int = -1
-    namespace_fd: int = -1
-    """The mount namespace in which `path` is this place, when it is not the keeper's own."""
+    fd: int = -1
+    """What the handle stands for."""
+    is_detached: bool = False
+    """It is mounted nowhere yet."""
+    namespaces: dict[int, int] = field(default_factory=dict[int, int])
+    """Descriptors by kind, when they are not the keeper's own."""
 
     def close(self) -> None:
         """Let go of it; a file system in memory ends with its last user."""
-        for fd in (self.mount_fd, self.namespace_fd):
+        for fd in (self.fd, *self.namespaces.values()):
             if fd >= 0:
                 os.close(fd)
-        self.mount_fd = self.namespace_fd = -1
+        self.fd = -1
+        self.namespaces.clear()
 
 
 def options(disk_bytes: int, entries: int) -> dict[str, str]:
@@ -47,24 +60,42 @@ def mounted(path: str, disk_bytes: int, entries: int) -> Place:
 def detached(path: str, disk_bytes: int, entries: int) -> Place:
     """Make a file system in memory that is mounted nowhere yet, and is to be mounted at `path`."""
     fd = mounts.detached("tmpfs", options(disk_bytes, entries))
-    return Place(path, f"/proc/self/fd/{fd}/.", mount_fd=fd)
+    return Place(path, f"/proc/self/fd/{fd}/.", fd=fd, is_detached=True)
 
 
 def bare(root: str, number: int) -> Place:
-    """Make a directory below `root`."""
+    """Make a directory below `root`. The code may put anything in its place: we hold on to it."""
     path = os.path.join(root, str(number))
     os.mkdir(path, 0o700)
-    return Place(path, path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return Place(path, f"/proc/self/fd/{fd}/.", fd=fd)
 
 
-def appear(place: Place, pid: int, own_namespace_fd: int) -> None:
-    """Mount a detached place at its path in the mount namespace of another process."""
-    place.namespace_fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    kernel.join(place.namespace_fd, kernel.CLONE_NEWNS)
+def own_namespaces() -> dict[int, int]:
+    """Return descriptors of this process's own namespaces, by kind."""
+    return _namespaces("self")
+
+
+def _namespaces(pid: int | str) -> dict[int, int]:
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    return {kind: os.open(f"/proc/{pid}/ns/{name}", flags) for name, kind in _KINDS.items()}
+
+
+def appear(place: Place, pid: int, own: Mapping[int, int]) -> None:
+    """Mount a detached place at its path in the namespaces of another process.
+
+    The calling process is in its `own` ones before and afterwards.
+    """
+    place.namespaces = _namespaces(pid)
     try:
-        mounts.attach(place.mount_fd, place.path)
+        for kind, fd in place.namespaces.items():
+            kernel.join(fd, kind)
+        mounts.attach(place.fd, place.path)
+        place.is_detached = False
+        network.raise_loopback()
     finally:
-        kernel.join(own_namespace_fd, kernel.CLONE_NEWNS)
+        for kind, fd in own.items():
+            kernel.join(fd, kind)
         os.chdir("/")
 
 

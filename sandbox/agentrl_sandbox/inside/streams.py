@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentrl_sandbox.inside.output import Capture
 
@@ -26,10 +26,10 @@ class Streams(NamedTuple):
 class _File(io.FileIO):
     """A descriptor to write to, whose capture hears of everything that is written."""
 
-    def write(self, data: bytes) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def write(self, b: Any, /) -> int:
         if (capture := _captures.get(self.fileno())) is None:
-            return super().write(data)
-        count = super().write(data[: capture.piece_bytes])  # the rest is offered again
+            return super().write(b)
+        count = super().write(b[: capture.piece_bytes])  # the rest is offered again
         capture.wrote(count)
         return count
 

@@ -14,7 +14,7 @@ import traceback
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import files, interpreter, kernel, processes
+from agentrl_sandbox.inside import files, interpreter, kernel, network, processes
 from agentrl_sandbox.inside.frames import Reader, encode
 from agentrl_sandbox.inside.keeper import Keeper
 from agentrl_sandbox.inside.state import Settings
@@ -159,7 +159,8 @@ def prepare(settings: Settings, number: int) -> Settings:
         root = os.path.join(settings.root, f"keeper-{number}")
         os.mkdir(root, 0o700)
         return replace(settings, root=root)
-    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNET)
+    network.raise_loopback()
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "/proc", "proc", quiet)

@@ -118,13 +118,13 @@ def python_directories() -> list[str]:
 def bubblewrap_options(binds: Sequence[tuple[str, str]], *, archive_fd: int) -> list[str]:
     """Return bubblewrap's options: everything unshared, a read-only root, nothing of the host's.
 
-    CAP_SYS_ADMIN and CAP_SYS_CHROOT are kept in the sandbox's own user namespace, so that the
-    supervisor can give each session namespaces of its own; interpreters have no capability at all.
+    CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_NET_ADMIN are kept in the sandbox's own user namespace, so
+    that the supervisor can give each session namespaces of its own; interpreters have none at all.
     """
     options = ["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     options += ["--uid", _INSIDE_ID, "--gid", _INSIDE_ID, "--hostname", "sandbox"]
     options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
-    options += ["--cap-add", "CAP_SYS_CHROOT"]
+    options += ["--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_NET_ADMIN"]
     options += ["--ro-bind", "/usr", "/usr"]
     for path in _SYSTEM:
         if os.path.islink(path):

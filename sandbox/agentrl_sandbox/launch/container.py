@@ -31,6 +31,7 @@ _OOM_SCORE = 500
 """When the machine itself runs out of memory, sandboxes go before the trainer."""
 _OF_SUPERVISOR = (
     *("mount", "umount2", "mount_setattr", "open_tree", "move_mount"),
+    *("fsopen", "fsconfig", "fsmount"),
     *("setns", "chroot", "memfd_create"),
 )
 """What it calls and no interpreter may."""
