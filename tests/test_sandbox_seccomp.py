@@ -414,7 +414,7 @@ PYTHON = {
             assert (await process.communicate())[0] == b"x\\n"
             server = await asyncio.start_server(echo, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
-            reader, writer = await asyncio.open_connection("localhost", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"hi\\n"); assert await reader.readline() == b"hi\\n"; writer.close()
             await asyncio.start_unix_server(echo, "./socket")
             loop = asyncio.get_running_loop()
@@ -463,7 +463,7 @@ PYTHON = {
         import faulthandler, getpass, platform, signal, socket, time, uuid
         faulthandler.enable(); signal.signal(signal.SIGALRM, lambda *_: None)
         signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(0.05)
-        platform.platform(); uuid.uuid1(); socket.gethostbyname("localhost")
+        platform.platform(); uuid.uuid1(); socket.gethostbyname("127.0.0.1")
         a, b = socket.socketpair(); socket.send_fds(a, [b"x"], [0])
         assert socket.recv_fds(b, 1, 1)[0] == b"x"
     """,
