@@ -390,6 +390,26 @@ def test_starts_keep_to_the_bucket_and_forks_do_not_wait_for_it() -> None:
     run(work)
 
 
+def test_a_thousand_at_once_get_through_a_few_at_a_time() -> None:
+    async def work() -> None:
+        gate, loop = admission(sessions=64), asyncio.get_running_loop()
+        most = 0.0
+
+        async def live() -> None:
+            nonlocal most
+            place = await gate.session()
+            most = max(most, gate.figures()["live"])
+            await asyncio.sleep(0.1)
+            place.release()
+
+        await asyncio.gather(*(live() for _ in range(1000)))
+        assert most <= 64
+        assert loop.time() >= (1000 - 64) / 200, "starts_per_s, after start_burst"
+        assert (gate.figures()["live"], gate.figures()["waiting"]) == (0, 0)
+
+    run(work)
+
+
 def test_a_start_that_was_cancelled_costs_no_token() -> None:
     async def work() -> None:
         gate = admission(starts_per_s=1.0, start_burst=1)
