@@ -4,6 +4,7 @@ The program is run here by an interpreter of classic BPF, for both kinds of mach
 kernel, under real programs.
 """
 
+import itertools
 import re
 import shutil
 import struct
@@ -87,8 +88,6 @@ def run_bpf(ops: Sequence[tuple[int, int, int, int]], data: bytes) -> tuple[int,
                 looked |= value >= 16
             case 0x54:
                 accumulator &= value
-            case 0x05:
-                at += value
             case 0x15:
                 at += yes if accumulator == value else no
             case 0x35:
@@ -138,10 +137,8 @@ WANTED: dict[str, Callable[[list[int]], int]] = {
 }
 """The rules once more, as Python, over the low halves of the arguments."""
 
-WORDS = st.one_of(
-    st.sampled_from([0, 1, 2, 6, 10, 16, 17, 0x80001, 0x802, 5, 0xFFFFFFFF, *NAMESPACES]),
-    st.integers(0, 2**32 - 1),
-)
+TELLING = (*range(8), 10, 16, 17, 0x801, 0x80002, 0x80003, 0xFFFFFFFE, 0xFFFFFFFF, *NAMESPACES)
+WORDS = st.sampled_from(TELLING) | st.integers(0, 2**32 - 1)
 ARGUMENTS = st.lists(st.tuples(WORDS, st.sampled_from([0, 1, 0xFFFFFFFF])), min_size=6, max_size=6)
 
 
@@ -167,6 +164,14 @@ def test_a_number_in_no_table_is_no_call(
     if number not in known:
         want = EPERM if number >= 0x40000000 else ENOSYS
         assert judge(machine, number, *arguments) == (want, False)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_rules_decide_every_telling_argument(machine: str) -> None:
+    for name, wanted in WANTED.items():
+        used = {"socket": 3, "setpriority": 2, "ioprio_set": 2}.get(name, 1)
+        for words in itertools.product(TELLING, repeat=used):
+            assert verdict(machine, name, *words) == wanted([*words]), (name, words)
 
 
 @given(st.sampled_from(MACHINES), st.sampled_from(sorted(WANTED)), ARGUMENTS)
@@ -557,5 +562,73 @@ done.stderr if done.returncode else "lives"
             result = await session.exec(code, timeout_s=60)
             assert result.value == "'lives'", (name, result)
             await session.close()
+    finally:
+        await pool.close()
+
+
+REFUSED_IN_A_SESSION = """
+import ctypes, errno, os, resource, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(action, *arguments):
+    try:
+        result = action(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return errno.errorcode[ctypes.get_errno()] if result == -1 else "done"
+[attempt(libc.shmget, 0, 1 << 20, 0o1600), attempt(os.memfd_create, "memory"),
+ attempt(os.kill, -1, 0), attempt(resource.prlimit, 1, resource.RLIMIT_NOFILE, (0, 0)),
+ attempt(os.setpriority, os.PRIO_PROCESS, 1, 19), attempt(os.setpriority, os.PRIO_USER, 0, 19),
+ attempt(os.sched_setscheduler, 1, os.SCHED_IDLE, os.sched_param(0)),
+ attempt(os.sched_setaffinity, 1, {0}), attempt(os.nice, 1), attempt(os.kill, os.getpid(), 0)]
+"""
+
+
+@pytest.mark.bubblewrap
+async def test_what_would_reach_around_the_limits_or_the_keeper_is_refused() -> None:
+    """Memory nobody counts, and limits and priorities of processes of the same user."""
+    pool = open_pool(SandboxSettings())
+    try:
+        result = await (await pool.open()).exec(REFUSED_IN_A_SESSION)
+        assert result.value == str(["ENOSYS"] * 2 + ["EPERM"] * 6 + ["done"] * 2), result
+    finally:
+        await pool.close()
+
+
+NOT_DUMPABLE = """
+import ctypes, errno, os, subprocess, time
+def attempt(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+def look(pid, *names):
+    return [attempt(open, f"/proc/{pid}/{name}", "rb") for name in names]
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+seen = [
+    look("self", "maps", "status", "fd/1", "exe", "smaps_rollup", "uid_map"),
+    [attempt(os.readlink, "/proc/self/ns/mnt"), attempt(open, "/dev/fd/1", "a"),
+     attempt(subprocess.check_call, ["/bin/sh", "-c", "echo > /dev/fd/1"])],
+    look("self", "mem", "environ"),
+    look(child, "maps", "mem", "environ", "fd/1"),
+    attempt(os.readlink, f"/proc/{child}/ns/mnt"), look(child, "status"),
+]
+os.kill(child, 9)
+seen
+"""
+
+
+@pytest.mark.bubblewrap
+async def test_what_an_interpreter_that_is_not_dumpable_loses() -> None:
+    """Its memory is out of reach of others of its user; its own view of itself stays, nearly."""
+    pool = open_pool(SandboxSettings())
+    try:
+        result = await (await pool.open()).exec(NOT_DUMPABLE)
+        own, others = [["done"] * 6, ["done"] * 3, ["EACCES"] * 2], [["EACCES"] * 4, "EACCES"]
+        assert result.value == str([*own, *others, ["done"]]), result
     finally:
         await pool.close()

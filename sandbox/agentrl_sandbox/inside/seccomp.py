@@ -88,10 +88,9 @@ RULES: dict[str, tuple[Case, ...]] = {
 }
 """The first case whose conditions hold decides; after the last, EPERM."""
 
-_LOAD, _AND, _JUMP, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
+_LOAD, _AND, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data, of the low half on both machines
 _X32_BIT = 0x40000000
-_REACH = 0xFF  # of a conditional jump
 
 
 @cache
@@ -161,7 +160,4 @@ def _search(runs: Sequence[tuple[int, bytes]]) -> bytes:
         return runs[0][1]
     half = len(runs) // 2
     below, above = _search(runs[:half]), _search(runs[half:])
-    pivot, distance = runs[half][0], _count(below)
-    if distance <= _REACH:
-        return _op(_JGE, pivot, distance, 0) + below + above
-    return _op(_JGE, pivot, 0, 1) + _op(_JUMP, distance) + below + above
+    return _op(_JGE, runs[half][0], _count(below), 0) + below + above
