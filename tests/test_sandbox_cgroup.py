@@ -110,6 +110,13 @@ def test_what_is_left_behind_elsewhere_would_never_be_found() -> None:
     assert "not writable" in refusal(Place(1, {"memory": "/sys/fs/cgroup/none"}))
 
 
+@pytest.mark.cgroup
+def test_processes_have_to_be_bounded_too(cgroups: Cgroups) -> None:
+    directories = dict(cgroups.place.directories)
+    del directories["pids"]
+    assert refusal(Place(cgroups.place.version, directories)) == "there is no pids controller"
+
+
 def test_a_mount_point_may_have_a_space() -> None:
     line = "35 31 0:32 / /c\\040g rw - cgroup cgroup rw,memory\n"
     assert locate(line, "4:memory:/x\n", nothing) == Place(1, {"memory": "/c g/x"})
