@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.run_id import using_run_id
-from agentrl.sandbox import Limits, Pressure, SandboxSettings
+from agentrl.sandbox import Backend, Limits, Pressure, SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox.bundle import bundle
@@ -203,7 +203,7 @@ async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "docker", "process"])
-def test_packages_that_are_no_directory_are_refused(backend: Any, tmp_path: Path) -> None:
+def test_packages_that_are_no_directory_are_refused(backend: Backend, tmp_path: Path) -> None:
     wrong = SandboxSettings(
         backend=backend, allow_unisolated=True, packages=str(tmp_path / "nothing")
     )
@@ -408,9 +408,17 @@ def packages() -> Iterator[str]:
         yield made
 
 
-@pytest.mark.docker
-async def test_packages_can_be_read_and_not_changed(run: str, packages: str) -> None:
-    pool = open_pool(replace(DOCKER, packages=packages))
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param("docker", marks=pytest.mark.docker),
+    ],
+)
+async def test_packages_can_be_read_and_not_changed(
+    backend: Backend, run: str, packages: str
+) -> None:
+    pool = open_pool(SandboxSettings(backend=backend, packages=packages))
     try:
         session = await pool.open()
         assert await value(session, "open('/packages/agentrl_probe.py').read()") == "'x = 1\\n'"
