@@ -88,6 +88,8 @@ def run_bpf(ops: Sequence[tuple[int, int, int, int]], data: bytes) -> tuple[int,
                 looked |= value >= 16
             case 0x54:
                 accumulator &= value
+            case 0x05:
+                at += value
             case 0x15:
                 at += yes if accumulator == value else no
             case 0x35:
@@ -137,7 +139,20 @@ WANTED: dict[str, Callable[[list[int]], int]] = {
 }
 """The rules once more, as Python, over the low halves of the arguments."""
 
-TELLING = (*range(8), 10, 16, 17, 0x801, 0x80002, 0x80003, 0xFFFFFFFE, 0xFFFFFFFF, *NAMESPACES)
+TELLING = (
+    *range(8),
+    10,
+    16,
+    17,
+    132,
+    255,
+    0x801,
+    0x80002,
+    0x80003,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+    *NAMESPACES,
+)
 WORDS = st.sampled_from(TELLING) | st.integers(0, 2**32 - 1)
 ARGUMENTS = st.lists(st.tuples(WORDS, st.sampled_from([0, 1, 0xFFFFFFFF])), min_size=6, max_size=6)
 
@@ -219,6 +234,17 @@ def test_unshare_alone_is_asked_about(machine: str) -> None:
         plain = judge(machine, number, 1, 2, 3)
         asked = judge(machine, number, 1, 2, 3, asks=True)
         assert asked == ((NOTIFY, False) if number == unshare else plain)
+
+
+@given(st.lists(st.integers(1, 9), max_size=20), st.integers(0, 100))
+def test_halving_finds_the_run_of_a_number(gaps: list[int], number: int) -> None:
+    """However far it has to jump: more than a conditional jump can."""
+    starts = [0, *itertools.accumulate(gaps)]
+    idle, load = struct.pack("=HBBI", 0x54, 0, 0, 0), struct.pack("=HBBI", 0x20, 0, 0, 0)
+    runs = [(start, idle * 99 + struct.pack("=HBBI", 0x06, 0, 0, start)) for start in starts]
+    ops = list(struct.iter_unpack("=HBBI", load + seccomp.search(runs)))
+    want = max(start for start in starts if start <= number)
+    assert run_bpf(ops, struct.pack("=I", number)) == (want, False)
 
 
 def test_no_filter_for_a_machine_without_a_table() -> None:

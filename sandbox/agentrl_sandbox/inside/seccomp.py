@@ -88,9 +88,10 @@ RULES: dict[str, tuple[Case, ...]] = {
 }
 """The first case whose conditions hold decides; after the last, EPERM."""
 
-_LOAD, _AND, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_LOAD, _AND, _JUMP, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data, of the low half on both machines
 _X32_BIT = 0x40000000
+_REACH = 0xFF  # of a conditional jump
 
 
 @cache
@@ -104,7 +105,7 @@ def build(machine: str | None = None, *, notify_unshare: bool = False) -> bytes 
         return None
     rules = RULES | {"unshare": (((), NOTIFY),)} if notify_unshare else RULES
     start = [_op(_LOAD, _ARCH), _op(_JEQ, syscalls.MACHINES[machine], 1), _op(_RETURN, KILL)]
-    return b"".join((*start, _op(_LOAD, _NR), _search(_runs(machine, rules))))
+    return b"".join((*start, _op(_LOAD, _NR), search(_runs(machine, rules))))
 
 
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -154,10 +155,16 @@ def _condition(condition: Is, past: int) -> bytes:
     return b"".join(ops)
 
 
-def _search(runs: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return ops that find the run of a loaded number by halving, and then answer."""
+def search(runs: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return ops that find by halving in which run a loaded number is, and answer for the run.
+
+    A run is where it starts, up to the next, and the ops of its answer, which end by returning.
+    """
     if len(runs) == 1:
         return runs[0][1]
     half = len(runs) // 2
-    below, above = _search(runs[:half]), _search(runs[half:])
-    return _op(_JGE, runs[half][0], _count(below), 0) + below + above
+    below, above = search(runs[:half]), search(runs[half:])
+    pivot, distance = runs[half][0], _count(below)
+    if distance <= _REACH:
+        return _op(_JGE, pivot, distance, 0) + below + above
+    return _op(_JGE, pivot, 0, 1) + _op(_JUMP, distance) + below + above
