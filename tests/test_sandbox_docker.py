@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.cli import app
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.run_id import using_run_id
 from agentrl.sandbox import Backend, Limits, Pressure, SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox.bundle import bundle
-from agentrl_sandbox.image import pack
+from agentrl_sandbox.image import bootstrap, pack
 from agentrl_sandbox.launch import container, handover
 from agentrl_sandbox.launch.container import Machine
 from agentrl_sandbox.launch.engine import Engine
@@ -563,3 +565,38 @@ def test_a_root_file_system_is_packed_without_what_sandboxes_have_no_use_for(
         content = packed.extractfile(names["etc/c"])
         assert isinstance(content, io.BufferedIOBase)
         assert content.read() == b"etc/c"
+
+
+def test_what_an_image_needs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ConfigError, match="`sudo agentrl image build`"):
+        bootstrap(str(tmp_path), say=print)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"apt-get install debootstrap.*--from slim"):
+        bootstrap(str(tmp_path), say=print)
+
+
+def test_a_root_file_system_that_could_not_be_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "debootstrap"
+    fake.write_text('#!/bin/sh\necho "E: no mirror at $4"\nexit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said: list[str] = []
+    with pytest.raises(ConfigError, match=r"E: no mirror at .*root; it needs a mirror"):
+        bootstrap(str(tmp_path / "root"), say=said.append)
+    assert said == [f"E: no mirror at {tmp_path / 'root'}"]
+
+
+def test_a_command_that_cannot_be_imported_is_left_out_aloud(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(group: str) -> list[EntryPoint]:
+        return [EntryPoint("broken", "agentrl_nothing:x", group)]
+
+    monkeypatch.setattr(app, "entry_points", broken)
+    app.add_commands()
+    assert "'broken' is left out: No module named 'agentrl_nothing'" in capsys.readouterr().err
