@@ -1,4 +1,9 @@
-"""Programs to write: the families on the host, then every one of them in real sandboxes."""
+"""Programs to write: the families on the host, then every one of them in real sandboxes.
+
+Mutants seen to fail here: examples among the hidden tests, an answer right for more than a third of
+them, splits by seed alone, grading in a fork of the episode's session, full pay for half a program,
+a gap that must be wider to merge, a depth off by one, corners that are no neighbours.
+"""
 
 import ast
 import copy
@@ -338,6 +343,24 @@ async def test_the_step_that_pays_says_what_was_graded(tmp_path: Path) -> None:
 
 
 @pytest.mark.bubblewrap
+async def test_credit_is_partial_or_not() -> None:
+    (task,) = first("numerals")
+    gold = FAMILIES["numerals"].program(task.data["params"])
+    half = f"{gold}\nright = solve\ndef solve(n): return right(n) if len(n) % 2 else None\n"
+    write = call("python", code=f"open('solution.py', 'w').write({half!r})")
+    earned: list[float] = []
+    for partial_credit in (True, False):
+        env = ProgramsEnv(families="numerals", partial_credit=partial_credit)
+        await env.reset(options={"task": task})
+        await env.step(write)
+        _, reward, _, _, info = await env.step(say("done"))
+        earned.append(reward)
+        assert 0 < info["grade"].score < 1
+        await env.close()
+    assert earned == [info["grade"].score, 0.0]
+
+
+@pytest.mark.bubblewrap
 async def test_the_last_turn_is_graded_as_it_is() -> None:
     env = ProgramsEnv(families="machine", max_turns=2)
     (task,) = first("machine")
@@ -358,12 +381,15 @@ async def test_the_last_turn_is_graded_as_it_is() -> None:
 
 @pytest.mark.bubblewrap
 async def test_what_the_episode_broke_is_not_what_grades() -> None:
-    """The session is poisoned in every way we know, and a right file still scores, a wrong not."""
+    """The interpreter can load no file any more. A right file scores all the same, a link not."""
     poison = (
-        "import builtins, json, os, sys\n"
-        "json.dump = json.dumps = json.loads = None\n"
-        "builtins.open = lambda *a, **k: None\n"
+        "import importlib.util, json, os\n"
+        "importlib.util.spec_from_file_location = None\n"
+        "json.load = None\n"
         "os.mkdir('json'); os.symlink('/etc/passwd', 'sitecustomize.py')\n"
+    )
+    check = call(
+        "python", code="import importlib.util\nimportlib.util.spec_from_file_location is None"
     )
     async with run_scope():
         env = ProgramsEnv(families="records")
@@ -371,6 +397,7 @@ async def test_what_the_episode_broke_is_not_what_grades() -> None:
         opening, _ = await env.reset(options={"task": task})
         await env.step(env.gold(task, opening.messages))
         await env.step(call("python", code=poison))
+        assert (await env.step(check))[0].messages[0].text == "True"
         assert (await env.step(say("done")))[1] == 1.0
         await env.reset(options={"task": task})
         link = "import os\nos.symlink('/etc/passwd', 'solution.py')"

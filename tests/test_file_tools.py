@@ -62,6 +62,7 @@ def test_what_is_cut_is_said_and_how_to_go_on() -> None:
         "    13\tline 13",
         "(cut at line 13 of 100; go on with 14)",
     ]
+    assert len(numbered(text, 11, None, characters_max=44).split("\n")) == 3
     assert numbered(text, 11, 13, characters_max=45).split("\n") == shown[:3]
     long = "x" * (LINE_CHARACTERS_MAX + 7)
     cut = f"     1\t{'x' * LINE_CHARACTERS_MAX}... (7 more characters)"

@@ -2,6 +2,12 @@
 
 Every attack runs in real sessions against an answer nobody can guess. The search for that answer is
 first seen to find it where it is planted.
+
+Mutants seen to fail here: types not compared, Python's own equality, lengths and keys not compared,
+NaN read, what is wanted written into the session or into its cell, one session for all tests, the
+status ignored, timeouts not counted, each limit of collecting left out, a pattern that skips a
+directory, digests not checked, a verdict that names more or comes from a program that failed, and
+artefacts placed beside the verdict.
 """
 
 import json
@@ -624,6 +630,7 @@ async def test_planted_files_do_not_reach_the_checker(fresh: OpenSession) -> Non
         "print('passed')",
         "1 / 0",
         "open('verdict.json', 'w').write('{}')",
+        'open("verdict.json", "w").write(\'{"rows": "", "short": ""}\'); 1 / 0',
         "open('verdict.json', 'w').write('[true, true]')",
         'open("verdict.json", "w").write(\'{"rows": "", "short": "", "more": ""}\')',
         'open("verdict.json", "w").write(\'{"rows": true, "short": ""}\')',

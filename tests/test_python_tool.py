@@ -1,13 +1,17 @@
 """The Python tool: what the model is told, and that state lives as long as the trajectory."""
 
+import functools
+
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.message import ToolCall
-from agentrl.sandbox import ExecResult, SandboxSettings, using_sandbox
+from agentrl.message import Content, Image, ToolCall
+from agentrl.sandbox import ExecResult, Sandbox, SandboxSettings, using_sandbox
+from agentrl.testing.sandbox import ScriptedSandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext
-from agentrl.toolbox import schemas_of
+from agentrl.toolbox import Toolbox, schemas_of
+from agentrl_tools import session_tool
 from agentrl_tools.python import NO_OUTPUT, Python, render
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
@@ -37,6 +41,39 @@ def test_the_schema_names_the_tool_and_its_one_argument() -> None:
     assert function["name"] == "python"
     assert list(function["parameters"]["properties"]) == ["code"]
     assert function["parameters"]["required"] == ["code"]
+
+
+PLOT = Image(b"\x89PNG plot")
+DREW = {
+    "both": ExecResult(status="ok", stdout="a\n", value="3", images=(PLOT, PLOT)),
+    "one": ExecResult(status="error", error="NameError: x", images=(PLOT,)),
+    "only": ExecResult(status="ok", images=(PLOT,)),
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "code", "content"),
+    [
+        (True, "both", ("a\n3", PLOT, PLOT)),
+        (True, "one", ("NameError: x", PLOT)),
+        (True, "only", (NO_OUTPUT, PLOT)),
+        (False, "both", "a\n3\n(figures drawn and not shown: 2)"),
+        (False, "only", "(figures drawn and not shown: 1)"),
+    ],
+)
+async def test_figures_follow_the_text_when_the_model_can_see(
+    monkeypatch: pytest.MonkeyPatch, figures: bool, code: str, content: Content
+) -> None:
+    async def open_scripted() -> Sandbox:
+        return ScriptedSandbox(DREW)
+
+    monkeypatch.setattr(session_tool, "open_session", open_scripted)
+    box = await Toolbox.open(
+        [functools.partial(Python, figures=figures)], context=CONTEXT, timeout_s=10
+    )
+    result = await box.call(ToolCall("call", "python", {"code": code}))
+    assert (result.content, result.status) == (content, "ok")
+    await box.close()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +111,7 @@ async def test_what_the_code_does_is_text_and_a_lost_sandbox_is_not() -> None:
         with pytest.raises(SandboxError, match="not open"):
             await tool.python("1")
         await tool.open(CONTEXT)
-        text = await tool.python("print('before')\n1 / 0")
+        text = str(await tool.python("print('before')\n1 / 0"))
         assert text.splitlines()[0] == "before"
         assert text.splitlines()[-1] == "ZeroDivisionError: division by zero"
         assert "SIGKILL" in await tool.python("import os; os.kill(os.getpid(), 9)")

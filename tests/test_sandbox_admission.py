@@ -1,6 +1,12 @@
 """Admission: never more than allowed, in the order of arrival, and nothing is lost on the way.
 
 Time is virtual: a loop whose clock jumps to the next timer instead of sleeping.
+
+Mutants seen caught, 26 in all, among them: a bucket one token deeper, or that fills while it is
+full; a valve without hysteresis; a newcomer who overtakes; last come, first served; what a
+cancelled one had is lost, or goes to nobody; a timer that is not set; `>=` to `>` for places and
+slots; a place kept after a refused start; a place released twice; a deadline of its own for every
+line; forks that pay tokens; memory that is not promised.
 """
 
 import asyncio
@@ -309,6 +315,24 @@ def test_what_a_cancelled_one_had_goes_to_the_next_in_line() -> None:
     run(work)
 
 
+def test_a_start_cancelled_at_the_last_moment_costs_no_token_either() -> None:
+    async def work() -> None:
+        gate, loop = admission(starts_per_s=1.0, start_burst=1), asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        await gate.session()
+        second = asyncio.create_task(gate.session())
+        await asyncio.sleep(0)
+        loop.clock.now_s += 1.0
+        third = asyncio.create_task(gate.session())  # the second one gets its turn before it waits
+        loop.call_soon(second.cancel)
+        await third
+        assert loop.time() == pytest.approx(1.0)
+        assert second.cancelled()
+        assert gate.figures()["live"] == 2
+
+    run(work)
+
+
 def test_whoever_is_cancelled_does_not_count_as_waiting() -> None:
     async def work() -> None:
         gate = admission(sessions=1)
@@ -362,6 +386,26 @@ def test_starts_keep_to_the_bucket_and_forks_do_not_wait_for_it() -> None:
     async def timed(enter: Callable[[], Coroutine[Any, Any, Place]]) -> float:
         await enter()
         return asyncio.get_running_loop().time()
+
+    run(work)
+
+
+def test_a_thousand_at_once_get_through_a_few_at_a_time() -> None:
+    async def work() -> None:
+        gate, loop = admission(sessions=64), asyncio.get_running_loop()
+        most = 0.0
+
+        async def live() -> None:
+            nonlocal most
+            place = await gate.session()
+            most = max(most, gate.figures()["live"])
+            await asyncio.sleep(0.1)
+            place.release()
+
+        await asyncio.gather(*(live() for _ in range(1000)))
+        assert most <= 64
+        assert loop.time() >= (1000 - 64) / 200, "starts_per_s, after start_burst"
+        assert (gate.figures()["live"], gate.figures()["waiting"]) == (0, 0)
 
     run(work)
 

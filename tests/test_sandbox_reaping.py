@@ -1,4 +1,12 @@
-"""Reaping: what a killed process held is removed, and nothing of a live one is."""
+"""Reaping: what a killed process held is removed, and nothing of a live one is.
+
+Mutants seen caught: an owner judged by its lock alone, by its process alone, without its start
+time, a zombie taken for alive, one of another boot and namespace taken for unknown; a live claim
+that does not protect; a running container of another boot removed; a forked child that keeps the
+lock; a lock that is dropped at once or never taken; a reaper in its owner's session, one that a
+SIGTERM ends, one started per lease, one that clears only its own owner; descendants with a clean
+environment spared; a directory of another name deleted.
+"""
 
 import asyncio
 import json
@@ -55,6 +63,7 @@ def until(done: Callable[[], bool], what: str, *, within_s: float = SOON_S) -> N
         (HERE, False, True, "alive"),
         (HERE, False, False, "dead"),
         (REBOOTED, False, False, "dead"),
+        (World("00000000", "b"), False, False, "dead"),
         (CONTAINER, True, False, "alive"),
         (CONTAINER, False, False, "unknown"),
     ],
@@ -247,6 +256,7 @@ class Running:
             start_new_session=True,
         )
         self._place = place
+        self.below: set[tuple[int, int | None]] = set()
         self.said = self._line()
         me = start_ticks(self.process.pid)
         assert me is not None
@@ -256,7 +266,9 @@ class Running:
     def _line(self) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
-        assert line, "the owner ended early; its error is above"
+        if not line:
+            self.close()
+            pytest.fail("the owner ended early; its error is above")
         return line
 
     def do(self, line: str) -> None:
@@ -288,6 +300,7 @@ class Running:
     def close(self) -> None:
         with suppress(ProcessLookupError):
             self.kill()
+        self.process.wait(SOON_S)
         for pid in self.alive():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -330,6 +343,12 @@ def collect(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, env=environ, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def failures(done: subprocess.CompletedProcess[str], place: Path) -> list[str]:
+    """Return what could not be removed of a place; the machine may hold other people's."""
+    assert done.returncode in (0, 1), done.stderr
+    return [line for line in done.stdout.splitlines() if "LEFT" in line and str(place) in line]
 
 
 def test_everything_of_a_killed_owner_is_removed(place: Path) -> None:
@@ -377,11 +396,11 @@ def test_gc_removes_what_no_reaper_did(place: Path) -> None:
         left = owner.left()
         assert len(left) == 3
         shown = collect(place, "--dry-run")
-        assert (shown.returncode, owner.left()) == (0, left)
+        assert (failures(shown, place), owner.left()) == ([], left)
         assert owner.said in shown.stdout
         assert "would be removed" in shown.stdout
         done = collect(place)
-        assert (done.returncode, owner.left()) == (0, [])
+        assert (failures(done, place), owner.left()) == ([], [])
         assert owner.said in done.stdout
         assert f"process {owner.owner.pid}" in done.stdout
         assert [*(place / "state").iterdir()] == []
@@ -405,11 +424,11 @@ def test_nobody_touches_what_a_live_owner_holds(place: Path) -> None:
         one.kill()
         until(lambda: not one.left(), "all of the one is gone")
         for options in ((), ("--all",)):
-            assert collect(place, *options).returncode == 0
+            assert not failures(collect(place, *options), place)
             assert other.left() == held
         # Without its leases, a live owner still shows by its process.
         shutil.rmtree(other.folder)
-        assert collect(place).returncode == 0
+        assert not failures(collect(place), place)
         assert other.left() == held
 
 
@@ -422,7 +441,7 @@ def test_a_forked_process_does_not_keep_its_parent_alive(place: Path) -> None:
         owner.kill()
         assert start_ticks(forked) is not None
         assert not record.is_locked(owner.folder)
-        assert collect(place).returncode == 0
+        assert not failures(collect(place), place)
         assert not Path(owner.said).exists()
 
 
@@ -449,7 +468,7 @@ def test_leases_of_another_boot_and_of_a_reused_process_id_are_stale(place: Path
     unnamed = place / "agentrl-sandbox-abc"
     unnamed.mkdir()
     done = collect(place)
-    assert done.returncode == 0
+    assert not failures(done, place)
     assert [path.exists() for path in (rebooted, reused, far, mine)] == [False, False, True, True]
     assert unnamed.exists()
     assert "kept" in done.stdout
@@ -486,7 +505,7 @@ def test_a_damaged_lease_and_one_of_somebody_elses_directory_do_no_harm(place: P
     assert "no absolute path to something called agentrl-" in done.stdout
     assert (precious / "precious").exists()
     (folder / "a.lease").unlink()
-    assert collect(place).returncode == 0
+    assert not failures(collect(place), place)
     assert not folder.exists()
 
 
@@ -753,7 +772,7 @@ def test_containers_go_also_when_the_engine_was_killed_with_the_trainer(place: P
             engine.restart()
             until(lambda: not containers(engine.socket, f"{LABEL_POOL}={owner.said}"), "it is gone")
             assert len(containers(engine.socket, f"{LABEL_POOL}={other.said}")) == 1
-            assert collect(place).returncode == 0
+            assert not failures(collect(place), place)
     finally:
         engine.close()
         for mount in reversed(Path("/proc/self/mounts").read_text().split("\n")):

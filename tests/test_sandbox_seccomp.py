@@ -4,6 +4,7 @@ The program is run here by an interpreter of classic BPF, for both kinds of mach
 kernel, under real programs.
 """
 
+import itertools
 import re
 import shutil
 import struct
@@ -138,10 +139,21 @@ WANTED: dict[str, Callable[[list[int]], int]] = {
 }
 """The rules once more, as Python, over the low halves of the arguments."""
 
-WORDS = st.one_of(
-    st.sampled_from([0, 1, 2, 6, 10, 16, 17, 0x80001, 0x802, 5, 0xFFFFFFFF, *NAMESPACES]),
-    st.integers(0, 2**32 - 1),
+TELLING = (
+    *range(8),
+    10,
+    16,
+    17,
+    132,
+    255,
+    0x801,
+    0x80002,
+    0x80003,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+    *NAMESPACES,
 )
+WORDS = st.sampled_from(TELLING) | st.integers(0, 2**32 - 1)
 ARGUMENTS = st.lists(st.tuples(WORDS, st.sampled_from([0, 1, 0xFFFFFFFF])), min_size=6, max_size=6)
 
 
@@ -167,6 +179,14 @@ def test_a_number_in_no_table_is_no_call(
     if number not in known:
         want = EPERM if number >= 0x40000000 else ENOSYS
         assert judge(machine, number, *arguments) == (want, False)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_rules_decide_every_telling_argument(machine: str) -> None:
+    for name, wanted in WANTED.items():
+        used = {"socket": 3, "setpriority": 2, "ioprio_set": 2}.get(name, 1)
+        for words in itertools.product(TELLING, repeat=used):
+            assert verdict(machine, name, *words) == wanted([*words]), (name, words)
 
 
 @given(st.sampled_from(MACHINES), st.sampled_from(sorted(WANTED)), ARGUMENTS)
@@ -214,6 +234,17 @@ def test_unshare_alone_is_asked_about(machine: str) -> None:
         plain = judge(machine, number, 1, 2, 3)
         asked = judge(machine, number, 1, 2, 3, asks=True)
         assert asked == ((NOTIFY, False) if number == unshare else plain)
+
+
+@given(st.lists(st.integers(1, 9), max_size=20), st.integers(0, 100))
+def test_halving_finds_the_run_of_a_number(gaps: list[int], number: int) -> None:
+    """However far it has to jump: more than a conditional jump can."""
+    starts = [0, *itertools.accumulate(gaps)]
+    idle, load = struct.pack("=HBBI", 0x54, 0, 0, 0), struct.pack("=HBBI", 0x20, 0, 0, 0)
+    runs = [(start, idle * 99 + struct.pack("=HBBI", 0x06, 0, 0, start)) for start in starts]
+    ops = list(struct.iter_unpack("=HBBI", load + seccomp.search(runs)))
+    want = max(start for start in starts if start <= number)
+    assert run_bpf(ops, struct.pack("=I", number)) == (want, False)
 
 
 def test_no_filter_for_a_machine_without_a_table() -> None:
@@ -414,7 +445,7 @@ PYTHON = {
             assert (await process.communicate())[0] == b"x\\n"
             server = await asyncio.start_server(echo, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
-            reader, writer = await asyncio.open_connection("localhost", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"hi\\n"); assert await reader.readline() == b"hi\\n"; writer.close()
             await asyncio.start_unix_server(echo, "./socket")
             loop = asyncio.get_running_loop()
@@ -463,7 +494,7 @@ PYTHON = {
         import faulthandler, getpass, platform, signal, socket, time, uuid
         faulthandler.enable(); signal.signal(signal.SIGALRM, lambda *_: None)
         signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(0.05)
-        platform.platform(); uuid.uuid1(); socket.gethostbyname("localhost")
+        platform.platform(); uuid.uuid1(); socket.gethostbyname("127.0.0.1")
         a, b = socket.socketpair(); socket.send_fds(a, [b"x"], [0])
         assert socket.recv_fds(b, 1, 1)[0] == b"x"
     """,
@@ -557,5 +588,73 @@ done.stderr if done.returncode else "lives"
             result = await session.exec(code, timeout_s=60)
             assert result.value == "'lives'", (name, result)
             await session.close()
+    finally:
+        await pool.close()
+
+
+REFUSED_IN_A_SESSION = """
+import ctypes, errno, os, resource, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(action, *arguments):
+    try:
+        result = action(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return errno.errorcode[ctypes.get_errno()] if result == -1 else "done"
+[attempt(libc.shmget, 0, 1 << 20, 0o1600), attempt(os.memfd_create, "memory"),
+ attempt(os.kill, -1, 0), attempt(resource.prlimit, 1, resource.RLIMIT_NOFILE, (0, 0)),
+ attempt(os.setpriority, os.PRIO_PROCESS, 1, 19), attempt(os.setpriority, os.PRIO_USER, 0, 19),
+ attempt(os.sched_setscheduler, 1, os.SCHED_IDLE, os.sched_param(0)),
+ attempt(os.sched_setaffinity, 1, {0}), attempt(os.nice, 1), attempt(os.kill, os.getpid(), 0)]
+"""
+
+
+@pytest.mark.bubblewrap
+async def test_what_would_reach_around_the_limits_or_the_keeper_is_refused() -> None:
+    """Memory nobody counts, and limits and priorities of processes of the same user."""
+    pool = open_pool(SandboxSettings())
+    try:
+        result = await (await pool.open()).exec(REFUSED_IN_A_SESSION)
+        assert result.value == str(["ENOSYS"] * 2 + ["EPERM"] * 6 + ["done"] * 2), result
+    finally:
+        await pool.close()
+
+
+NOT_DUMPABLE = """
+import ctypes, errno, os, subprocess, time
+def attempt(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+def look(pid, *names):
+    return [attempt(open, f"/proc/{pid}/{name}", "rb") for name in names]
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+seen = [
+    look("self", "maps", "status", "fd/1", "exe", "smaps_rollup", "uid_map"),
+    [attempt(os.readlink, "/proc/self/ns/mnt"), attempt(open, "/dev/fd/1", "a"),
+     attempt(subprocess.check_call, ["/bin/sh", "-c", "echo > /dev/fd/1"])],
+    look("self", "mem", "environ"),
+    look(child, "maps", "mem", "environ", "fd/1"),
+    attempt(os.readlink, f"/proc/{child}/ns/mnt"), look(child, "status"),
+]
+os.kill(child, 9)
+seen
+"""
+
+
+@pytest.mark.bubblewrap
+async def test_what_an_interpreter_that_is_not_dumpable_loses() -> None:
+    """Its memory is out of reach of others of its user; its own view of itself stays, nearly."""
+    pool = open_pool(SandboxSettings())
+    try:
+        result = await (await pool.open()).exec(NOT_DUMPABLE)
+        own, others = [["done"] * 6, ["done"] * 3, ["EACCES"] * 2], [["EACCES"] * 4, "EACCES"]
+        assert result.value == str([*own, *others, ["done"]]), result
     finally:
         await pool.close()

@@ -99,6 +99,9 @@ def test_the_model_reads_what_is_there_and_nothing_else(
         ("set -f -C; IFS=,", 'v=a,b; printf "<%s>" $v *', "<a><b><*>"),
         ("set -o posix", "shopt -qo posix && echo strict", "strict"),
         ("umask 027", "umask", "0027"),
+        ("umask 777; v=1", "umask; echo $v", "0777\n1"),
+        ("mkdir a b; cd a; cd ../b", "cd - >/dev/null; basename $PWD", "a"),
+        ("mkdir a; ln -s a l; cd l", "basename $PWD", "l"),
         ("(exit 3)", "echo $?", "3"),
         ("v=1; exit 4", "echo $v $?", "1 4"),
         ("v=1; set -e; false; v=2", "echo $v", "1"),
@@ -189,6 +192,9 @@ async def test_a_state_that_cannot_be_written_is_said(shell: Shell) -> None:
     await shell.shell("v=1")
     assert await shell.shell(f"v=2; mkdir {shell_state.STATE_FILE}") == UNCHANGED
     assert await shell.shell(f"echo $v; rmdir {shell_state.STATE_FILE}") == "1"
+    await shell.shell("chmod 555 .")
+    assert await shell.shell("v=2; kill -9 $$") == f"(exit code 137)\n{UNCHANGED}"
+    assert await shell.shell("echo $v; chmod 755 .") == "1"
     assert await shell.shell("v=2") == NO_OUTPUT
     assert await shell.shell("echo $v") == "2"
 

@@ -2,7 +2,7 @@
 
 The interpreter inside runs the archive in isolated mode, so nothing of the host's paths or
 environment takes part, and the sandbox needs no view of where agentrl is installed. Modules come
-compiled, which saves a start a quarter of a second; a container's interpreter may be of another
+compiled, which saves a start 70 ms; a container's interpreter may be of another
 version than ours, ignores what it cannot read, and compiles the source that lies beside it.
 """
 

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch.engine import Engine
 
@@ -49,6 +49,11 @@ def build(base: Base, tag: str, *, mirror: str = "", say: Callable[[str], None])
                     pack(root, Path(context, "root.tar"))
             for line in engine.build(context, tag):
                 say(line)
+    except SandboxError as error:
+        if base == "slim":
+            without = "without a registry: `agentrl image build --from bootstrap`"
+            raise ConfigError(f"{error}; {without}") from error
+        raise
     finally:
         engine.close()
 

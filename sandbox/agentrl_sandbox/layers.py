@@ -16,7 +16,8 @@ from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, En
 
 _PROBE_S = 5.0
 _CGROUP_GET_IT = {
-    1: "run as root, or let root: mkdir /sys/fs/cgroup/{memory,pids}/NAME and chown it to you",
+    1: "run as root, or have root make a directory in /sys/fs/cgroup/memory and in .../pids, "
+    "chown -R both to you and write your shell's process id into their cgroup.procs",
     2: "systemd-run --user --scope -p Delegate=yes COMMAND",
 }
 
@@ -92,8 +93,7 @@ def _cgroups() -> tuple[Layer, Layer]:
         if place is None or place.version != version:
             detail = "no memory controller here"
         else:
-            lacking = [c for c in ("pids", "cpu") if c not in place.directories]
-            also = f", without {' and '.join(lacking)}" if lacking else ""
+            also = "" if "cpu" in place.directories else ", without cpu"
             detail = why or f"below {place.directories['memory']}{also}"
         live = place is not None and place.version == version and not why
         rows.append(Layer(f"cgroup v{version}", live, detail, _CGROUP_GET_IT[version]))

@@ -267,8 +267,10 @@ async def usable(session: Session) -> list[str]:
 
     It may have lost its interpreter, once, and it may have used a limit up for good.
     """
+    last = ""
     for _ in range(3):
         result = await session.exec("6 * 7", timeout_s=2)
         if result.value == "42" or result.status == "limit":
             return []
-    return [f"the session does not go on: {brief(result)}"]
+        last = brief(result)
+    return [f"the session does not go on: {last}"]

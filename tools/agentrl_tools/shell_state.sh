@@ -72,8 +72,6 @@ __agentrl_options() {
       errexit | verbose | xtrace)
         builtin printf '__agentrl_first+="set -o %s; "\n' "$__agentrl_option"
         ;;
-      # With one of these no command would ever run again.
-      noexec | onecmd) ;;
       *) builtin printf 'builtin set -o %s\n' "$__agentrl_option" ;;
     esac
   done
@@ -93,7 +91,6 @@ __agentrl_save() {
   __agentrl_places
   builtin unset -f __agentrl_path __agentrl_variables __agentrl_places __agentrl_begin
   builtin declare -f
-  builtin declare -F
   builtin alias -p
   __agentrl_options "$__agentrl_set"
   builtin printf '__agentrl_last=%s\n# %s\n' "$1" "$__agentrl_mark"
@@ -117,7 +114,6 @@ __agentrl_begin() {
   if [[ ${__agentrl_lost+x} ]]; then
     builtin printf '(the working directory %s is gone; the shell is in the top directory)\n' \
       "$__agentrl_lost"
-    builtin unset -v __agentrl_lost
   fi
   builtin return "${__agentrl_last-0}"
 }

@@ -27,7 +27,7 @@ class Place:
 
     version: Version
     directories: Mapping[str, str]
-    """By controller: `memory` always, `pids` and `cpu` where there are. In v2 it is one."""
+    """By controller: `memory` always, `pids` and `cpu` where there are. In v2 all are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,22 @@ def _unescape(path: str) -> str:
 
 
 def own_place() -> Place | None:
-    """Return where this process is; None where no cgroups can be seen."""
+    """Return where this process is, `cpu` only where it is writable; None without cgroups."""
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text()
         membership = Path("/proc/self/cgroup").read_text()
     except OSError:
         return None
-    return locate(mountinfo, membership, _controllers_of)
+    if (place := locate(mountinfo, membership, _controllers_of)) is None:
+        return None
+    found = place.directories.items()
+    kept = {key: directory for key, directory in found if key != "cpu" or _writable(directory)}
+    return Place(place.version, kept)
+
+
+def _writable(directory: str) -> bool:
+    procs = f"{directory}/cgroup.procs"
+    return os.access(directory, os.W_OK | os.X_OK) and os.access(procs, os.W_OK)
 
 
 def _controllers_of(directory: str) -> frozenset[str]:
@@ -123,12 +132,12 @@ def refusal(place: Place) -> str:
     In v2 the processes of a cgroup that gets children have to move into one of them, so it must be
     ours alone: what systemd has not delegated is systemd's.
     """
-    for controller, directory in place.directories.items():
+    for controller in ("memory", "pids"):
+        if (directory := place.directories.get(controller)) is None:
+            return f"there is no {controller} controller"
         if not directory.startswith(CGROUPS):
             return f"{directory} ({controller}) is not below {CGROUPS}"
-        if not os.access(directory, os.W_OK | os.X_OK) or not os.access(
-            f"{directory}/cgroup.procs", os.W_OK
-        ):
+        if not _writable(directory):
             return f"{directory} ({controller}) is not writable by you"
     if place.version == 1 or os.geteuid() != 0 or not os.path.isdir(_SYSTEMD):
         return ""

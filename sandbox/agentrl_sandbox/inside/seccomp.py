@@ -105,7 +105,7 @@ def build(machine: str | None = None, *, notify_unshare: bool = False) -> bytes 
         return None
     rules = RULES | {"unshare": (((), NOTIFY),)} if notify_unshare else RULES
     start = [_op(_LOAD, _ARCH), _op(_JEQ, syscalls.MACHINES[machine], 1), _op(_RETURN, KILL)]
-    return b"".join((*start, _op(_LOAD, _NR), _search(_runs(machine, rules))))
+    return b"".join((*start, _op(_LOAD, _NR), search(_runs(machine, rules))))
 
 
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -155,12 +155,15 @@ def _condition(condition: Is, past: int) -> bytes:
     return b"".join(ops)
 
 
-def _search(runs: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return ops that find the run of a loaded number by halving, and then answer."""
+def search(runs: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return ops that find by halving in which run a loaded number is, and answer for the run.
+
+    A run is where it starts, up to the next, and the ops of its answer, which end by returning.
+    """
     if len(runs) == 1:
         return runs[0][1]
     half = len(runs) // 2
-    below, above = _search(runs[:half]), _search(runs[half:])
+    below, above = search(runs[:half]), search(runs[half:])
     pivot, distance = runs[half][0], _count(below)
     if distance <= _REACH:
         return _op(_JGE, pivot, distance, 0) + below + above

@@ -9,6 +9,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl_sandbox.reaping import engine
@@ -242,10 +243,12 @@ def _remove_tree(path: str) -> bool:
             if time.monotonic() > deadline_s:
                 raise RemovalError(f"{path} was not empty after {_EMPTY_S:g} s")
             for name in names:
-                _take_apart(name, top)
+                with suppress(FileNotFoundError):  # a reaper and gc may be at it at once
+                    _take_apart(name, top)
     finally:
         os.close(top)
-    os.rmdir(path)
+    with suppress(FileNotFoundError):
+        os.rmdir(path)
     return True
 
 

@@ -82,7 +82,7 @@ def _draw_days(rng: Random, level: int) -> Params:
         "rest": sorted(rng.sample(range(7), rng.randint(1, 3))),
         "holidays": sorted(rng.sample(range(1, 32), 2 * level)),
         "months_off": sorted(rng.sample(range(1, 13), 1)) if level >= 2 else [],
-        "extra": rng.randint(0, 5),
+        "extra": rng.randint(0, 30),
         "back": rng.random() < 0.5,
     }
 
