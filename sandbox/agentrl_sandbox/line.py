@@ -186,9 +186,9 @@ class Line:
 def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
     """Return what a well-formed answer says; `Violation` for any other."""
     texts = [body.get(key) for key in _TEXTS]
-    status, sizes = body.get("status"), body.get("images")
+    status, sizes = _STATUSES.get(str(body.get("status"))), body.get("images")
     if (
-        not (isinstance(status, str) and status in _STATUSES)
+        status is None
         or not all(text is None or isinstance(text, str) for text in texts)
         or any(text is not None and len(text) > output_bytes + 2**14 for text in texts)
         or not isinstance(sizes, list)

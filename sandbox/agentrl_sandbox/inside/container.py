@@ -15,6 +15,14 @@ from agentrl_sandbox.inside import kernel, supervisor
 INSIDE_ID = 1000
 _HANDSHAKE_S = 30.0
 _DEVICES = ("full", "null", "random", "urandom", "zero")
+LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "shm": "/home/agent",
+}
+"""Beside the devices. Shared memory counts as files of the session, because it is."""
 _STAGE = "/sys"
 """Covered anyway, so it can hold the devices until they are covered too."""
 _FDS = 2
@@ -31,9 +39,7 @@ def main() -> NoReturn:
         _, status = os.waitpid(pid, 0)
         os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))
     hide()
-    kernel.drop_capabilities(
-        keep=(kernel.CAP_NET_ADMIN, kernel.CAP_SYS_CHROOT, kernel.CAP_SYS_ADMIN)
-    )
+    kernel.drop_capabilities(keep=kernel.CAPABILITIES_OF_KEEPERS)
     supervisor.main()
     os._exit(1)
 
@@ -63,7 +69,8 @@ def hide() -> None:
     for name in _DEVICES:
         os.close(os.open(f"{_STAGE}/{name}", os.O_CREAT | os.O_EXCL, 0o600))
         kernel.mount(f"/dev/{name}", f"{_STAGE}/{name}", None, kernel.MS_BIND)
-    os.symlink("/proc/self/fd", f"{_STAGE}/fd")
+    for name, target in LINKS.items():
+        os.symlink(target, f"{_STAGE}/{name}")
     kernel.mount(_STAGE, "/dev", None, kernel.MS_BIND | kernel.MS_REC)
     kernel.mount("none", "/dev", None, read_only)
     kernel.mount("empty", _STAGE, "tmpfs", quiet | kernel.MS_RDONLY, "size=4k,mode=555")

@@ -23,7 +23,6 @@ from agentrl_sandbox.inside import (
     figures,
     kernel,
     landlock,
-    network,
     place,
     seccomp,
     streams,
@@ -78,8 +77,8 @@ def _install(ends: Endpoints) -> socket.socket:
     safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in given]
     for fd in (null, ends.out, ends.err, ends.channel):
         os.close(fd)
-    for place, fd in enumerate(safe):
-        os.dup2(fd, place, inheritable=place < CHANNEL_FD)
+    for number, fd in enumerate(safe):
+        os.dup2(fd, number, inheritable=number < CHANNEL_FD)
         os.close(fd)
     streams.install()
     return socket.socket(fileno=CHANNEL_FD)
@@ -254,6 +253,7 @@ class Interpreter:
                 os.chdir(below)
         self._directory = home
         confine.limit_processes(request["processes"])
+        kernel.set_dumpable(not self._confinement.isolated)  # copies shall not read our memory
         self._send({"nonce": request["nonce"], "hello": True})
 
     def _branch(self) -> int:

@@ -5,7 +5,7 @@ import os
 import random
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -13,6 +13,7 @@ from socket import socket
 from agentrl.errors import ConfigError
 from agentrl_sandbox import enter
 from agentrl_sandbox.bundle import bundle
+from agentrl_sandbox.inside.container import LINKS
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import StartedProcess, start_process
 
@@ -24,6 +25,14 @@ WAY_OUT = (
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
 _ETC = ("/etc/ld.so.cache", "/etc/localtime")
+_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE")
+_FILES = {
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n",
+    "/etc/group": "agent:x:1000:\n",
+    "/etc/nsswitch.conf": "hosts: files\n",
+}
+"""What programs look up, with nothing of this machine in it."""
 _ARCHIVE = "/run/agentrl.zip"
 _PACKAGES = "/packages"
 USER_IDS = range(2**30, 2**30 + 2**24)
@@ -50,7 +59,8 @@ class BubblewrapLauncher:
         staged = {source: f"{enter.STAGE}/{name}" for name, source in stage.items()}
         binds = [(staged.get(source, source), target) for source, target in shown]
         archive_fd = _memory_file("agentrl-inside", bundle())
-        options = bubblewrap_options(binds, archive_fd=archive_fd)
+        file_fds = {path: _memory_file("file", text.encode()) for path, text in _FILES.items()}
+        options = bubblewrap_options(binds, archive_fd=archive_fd, file_fds=file_fds)
         options_fd = _memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
         command = [self.path, "--args", str(options_fd), base_python(), "-I", "-S", "-X", "utf8"]
         plan = {
@@ -61,7 +71,7 @@ class BubblewrapLauncher:
         plan_fd = _memory_file("agentrl-plan", json.dumps(plan).encode())
         script = ["-I", "-S", enter.__file__, str(plan_fd)]
         log = Log()
-        fds = (archive_fd, options_fd, plan_fd)
+        fds = (archive_fd, options_fd, plan_fd, *file_fds.values())
         try:
             process = start_process([sys.executable, *script], control, log, fds)
         except BaseException:
@@ -115,16 +125,19 @@ def python_directories() -> list[str]:
     return kept
 
 
-def bubblewrap_options(binds: Sequence[tuple[str, str]], *, archive_fd: int) -> list[str]:
+def bubblewrap_options(
+    binds: Sequence[tuple[str, str]], *, archive_fd: int, file_fds: Mapping[str, int]
+) -> list[str]:
     """Return bubblewrap's options: everything unshared, a read-only root, nothing of the host's.
 
-    CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_NET_ADMIN are kept in the sandbox's own user namespace, so
-    that the supervisor can give each session namespaces of its own; interpreters have none at all.
+    A few capabilities are kept in the sandbox's own user namespace, so that the supervisor can give
+    each session namespaces of its own; interpreters have none at all.
     """
     options = ["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     options += ["--uid", _INSIDE_ID, "--gid", _INSIDE_ID, "--hostname", "sandbox"]
-    options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
-    options += ["--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_NET_ADMIN"]
+    options += ["--cap-drop", "ALL"]
+    for name in _CAPABILITIES:
+        options += ["--cap-add", name]
     options += ["--ro-bind", "/usr", "/usr"]
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -139,6 +152,10 @@ def bubblewrap_options(binds: Sequence[tuple[str, str]], *, archive_fd: int) -> 
     options += ["--proc", "/proc", "--tmpfs", "/dev"]
     for path in _DEVICES:
         options += ["--dev-bind", path, path]
-    options += ["--symlink", "/proc/self/fd", "/dev/fd", "--dir", "/home", "--dir", "/home/agent"]
+    for name, target in LINKS.items():
+        options += ["--symlink", target, f"/dev/{name}"]
+    options += ["--dir", "/home", "--dir", "/home/agent"]
+    for path, fd in file_fds.items():
+        options += ["--ro-bind-data", str(fd), path]
     options += ["--ro-bind-data", str(archive_fd), _ARCHIVE]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
