@@ -440,7 +440,7 @@ def test_a_forked_process_does_not_keep_its_parent_alive(place: Path) -> None:
         forked = [pid for pid in owner.alive() if os.getsid(pid) == pid][-1]
         owner.kill()
         assert start_ticks(forked) is not None
-        assert not record.is_locked(owner.folder)
+        until(lambda: not record.is_locked(owner.folder), "the forked one let go of the lock")
         assert not failures(collect(place), place)
         assert not Path(owner.said).exists()
 
@@ -646,7 +646,10 @@ async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
         os.killpg(supervisor, signal.SIGKILL)
         with pytest.raises(SandboxError):
             await session.exec("1")
-        again = await pool.open()
+        try:
+            again = await pool.open()
+        except SandboxError:  # the supervisor's end was still on its way to the pool
+            again = await pool.open()
         assert (await again.exec("1 + 1")).value == "2"
         ended = made & descendants(os.getpid())
         assert not [pid for pid in ended if start_ticks(pid) is not None]
