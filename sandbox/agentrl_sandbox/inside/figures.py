@@ -90,7 +90,6 @@ def _named(error: BaseException) -> str:
 
 def _note(text: str) -> None:
     try:
-        if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            sys.stderr.write(f"({text})\n")
+        sys.stderr.write(f"({text})\n")
     except BaseException:  # noqa: BLE001 - the code may have closed or replaced it
         return
