@@ -230,7 +230,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """Return the arguments every benchmark has; a script may add its own."""
     made = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     made.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    made.add_argument("--rounds", type=_positive, default=3, help="runs per contender (default 3)")
+    made.add_argument("--rounds", type=positive, default=3, help="runs per contender (default 3)")
     made.add_argument("--quick", action="store_true", help="one round, small sizes")
     return made
 
@@ -265,7 +265,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Read a number of the command line that must be 1 or more."""
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, got {number}")
     return number
