@@ -725,6 +725,14 @@ class PrivateEngine:
             return False
         return True
 
+    def _empty(self) -> bool:
+        names = self.docker("ps", "--all", "--quiet").split()
+        for name in names:
+            # Just restarted, it refuses what it is about to do by itself.
+            with suppress(subprocess.CalledProcessError):
+                self.docker("rm", "--force", name)
+        return not names
+
     def kill(self) -> None:
         """Kill the engine; what it runs goes on."""
         self._process.kill()
@@ -759,8 +767,7 @@ class PrivateEngine:
     def close(self) -> None:
         """End the containers, the engine, and what ran them."""
         if self._process.poll() is None:
-            for name in self.docker("ps", "--all", "--quiet").split():
-                self.docker("rm", "--force", name)
+            until(self._empty, "its containers are removed")
         for process in (self._process, self._below):
             process.terminate()
             process.wait(60)

@@ -29,6 +29,7 @@ from agentrl_sandbox.inside.frames import START_S, Frame, encode
 from agentrl_sandbox.inside.interpreter import become
 from agentrl_sandbox.inside.life import Death, Life, Wires, death_of
 from agentrl_sandbox.inside.link import Link
+from agentrl_sandbox.inside.notify import Listener
 from agentrl_sandbox.inside.output import Capture
 from agentrl_sandbox.inside.quota import Quota
 from agentrl_sandbox.inside.state import Session, Settings
@@ -82,7 +83,9 @@ class Keeper:
         self._sessions[first.id] = first
         self._spawn(0, first, {}, b"")
         while True:
-            for key, events in self._selector.select(self._wait_s()):
+            ready = self._selector.select(self._wait_s())
+            # Listeners last: a copy greets first, and may ask for something only after that.
+            for key, events in sorted(ready, key=lambda r: isinstance(r[0].fileobj, Listener)):
                 # What came before may have closed it, and a new one may have its number by now.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
