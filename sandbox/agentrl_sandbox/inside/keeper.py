@@ -127,7 +127,7 @@ class Keeper:
         self._handlers[body["op"]](body["id"], session, body, frame.blob)
 
     def _reply(self, request: int, body: Body, blob: bytes = b"", fd: int | None = None) -> None:
-        self._host.send(encode({"id": request, "fd": fd is not None, **body}, blob), fd)
+        self._host.send(encode({"id": request, "fds": int(fd is not None), **body}, blob), fd)
 
     # -- births -------------------------------------------------------------------------------
 
