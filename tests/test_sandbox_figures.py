@@ -1,6 +1,7 @@
 """Figures of a cell: what the code drew comes back as PNG, and nothing it does can break a cell.
 
-Drawing is tested in a process of its own, because it must show that nothing is imported unasked.
+Drawing is tested in a process of its own, because it must show that nothing is imported unasked,
+and then in a session.
 """
 
 import json
@@ -8,10 +9,13 @@ import os
 import struct
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from agentrl.sandbox import Limits, SandboxSettings
+from agentrl_sandbox import open_pool
 from agentrl_sandbox.inside import figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -155,3 +159,27 @@ def test_nothing_the_code_does_breaks_the_cell(cell: Cell, code: str, words: str
 def test_a_glyph_that_is_missing_is_no_noise(cell: Cell) -> None:
     pictures, stderr, _ = cell.draws(DRAW + "plt.title('\\u6f22')")
     assert (len(pictures), stderr) == (1, "")
+
+
+@pytest.mark.bubblewrap
+async def test_a_session_returns_the_figures_of_a_cell() -> None:
+    """What it drew before an error too; a fork draws its own; the next cell begins without any."""
+    settings = SandboxSettings(
+        packages=sysconfig.get_path("purelib"),
+        limits=Limits(wall_s=60, memory_bytes=2 * 2**30),
+    )
+    pool = open_pool(settings)
+    try:
+        session = await pool.open()
+        drawn = await session.exec(DRAW + "f = plt.figure(figsize=(2, 1)); plt.plot([1, 3]); 7")
+        assert (drawn.status, drawn.stderr, drawn.value) == ("ok", "", "7")
+        (image,) = drawn.images
+        assert (image.media_type, pixels(image.data)) == ("image/png", (200, 100))
+        assert (await session.exec("x = 1")).images == ()
+        copy = await session.fork()
+        failed = await copy.exec("plt.figure(figsize=(1, 1)); plt.figure(figsize=(1, 2)); 1 / 0")
+        assert failed.status == "error"
+        assert [pixels(image.data) for image in failed.images] == [(100, 100), (100, 200)]
+        assert (await session.exec("plt.get_fignums()")).value == "[]"
+    finally:
+        await pool.close()

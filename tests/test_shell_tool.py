@@ -165,6 +165,13 @@ async def test_a_timeout_kills_the_command_and_undoes_what_it_did_to_the_shell(
 
 
 @pytest.mark.bubblewrap
+async def test_a_program_in_the_background_runs_on_and_keeps_nobody_waiting(shell: Shell) -> None:
+    started = "mkfifo go done; (read <go; echo late >done) & echo started"
+    assert await shell.shell(started) == "started"
+    assert await shell.shell("jobs; echo >go; cat done") == "late"
+
+
+@pytest.mark.bubblewrap
 async def test_a_directory_that_is_gone_is_said_once(shell: Shell) -> None:
     await shell.shell("mkdir a; cd a; rmdir ../a")
     gone = "(the working directory a is gone; the shell is in the top directory)"
@@ -192,7 +199,8 @@ async def test_a_state_that_cannot_be_written_is_said(shell: Shell) -> None:
     await shell.shell("v=1")
     assert await shell.shell(f"v=2; mkdir {shell_state.STATE_FILE}") == UNCHANGED
     assert await shell.shell(f"echo $v; rmdir {shell_state.STATE_FILE}") == "1"
-    await shell.shell("chmod 555 .")
+    session = await shell.session()
+    assert (await session.exec("import os; os.chmod('.', 0o555)")).ok
     assert await shell.shell("v=2; kill -9 $$") == f"(exit code 137)\n{UNCHANGED}"
     assert await shell.shell("echo $v; chmod 755 .") == "1"
     assert await shell.shell("v=2") == NO_OUTPUT

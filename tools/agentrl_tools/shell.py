@@ -18,8 +18,8 @@ class Shell(SessionTool):
     """Runs commands in bash, in the session's directory and under the session's limits.
 
     From one command to the next live on: working directory and directory stack, variables,
-    functions, aliases, options, umask and `$?`. Traps, jobs, redirections and limits end with the
-    command. A command that is killed, or replaces its shell, leaves the shell as it was.
+    functions, aliases, options, umask and `$?`. Traps, redirections, limits and the job table end
+    with the command. A command that is killed, or replaces its shell, leaves the shell as it was.
     """
 
     _state = b""

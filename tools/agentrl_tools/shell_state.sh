@@ -83,7 +83,6 @@ __agentrl_save() {
   builtin local __agentrl_set=$SHELLOPTS
   builtin set +o errexit +o nounset +o xtrace +o verbose
   builtin umask -p
-  builtin umask 077
   builtin shopt -p
   builtin shopt -u nocasematch
   builtin printf '__agentrl_variables unset -v\n'
@@ -105,6 +104,8 @@ __agentrl_end() {
     builtin ulimit -S -f "$__agentrl_kib"
     { __agentrl_save "$1"; } >|"$__agentrl_file"
     builtin ulimit -S -f hard
+    # The command's umask may have left nobody the right to read it.
+    [[ -r $__agentrl_file ]] || command -p chmod 600 -- "$__agentrl_file"
   fi
   builtin return "$1"
 }

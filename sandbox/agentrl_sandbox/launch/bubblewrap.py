@@ -24,7 +24,7 @@ WAY_OUT = (
 )
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
-_ETC = ("/etc/ld.so.cache", "/etc/localtime")
+_ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE")
 _FILES = {
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
