@@ -645,11 +645,10 @@ async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
         supervisor = min(pid for pid in made if os.getpgid(pid) == pid)
         os.killpg(supervisor, signal.SIGKILL)
         with pytest.raises(SandboxError):
-            await session.exec("1")
-        try:
-            again = await pool.open()
-        except SandboxError:  # the supervisor's end was still on its way to the pool
-            again = await pool.open()
+            async with asyncio.timeout(SOON_S):
+                while True:  # an interpreter may answer for as long as its end takes
+                    await session.exec("1")
+        again = await pool.open()
         assert (await again.exec("1 + 1")).value == "2"
         ended = made & descendants(os.getpid())
         assert not [pid for pid in ended if start_ticks(pid) is not None]

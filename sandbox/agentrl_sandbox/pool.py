@@ -22,7 +22,7 @@ from agentrl_sandbox.family import GRACE_S, KEEPER_GONE, Family
 from agentrl_sandbox.inside.frames import START_S
 from agentrl_sandbox.launch import Launcher, launcher
 from agentrl_sandbox.session import Session
-from agentrl_sandbox.supervisor import Supervisor
+from agentrl_sandbox.supervisor import Opened, Supervisor
 
 WARM = 8
 """Sessions a supervisor keeps ready. Each holds about 5 MB."""
@@ -87,7 +87,7 @@ class ForkServerPool:
 
     async def _open(self, place: Place, on_close: Callable[[], Awaitable[None]] | None) -> Session:
         slot = min(self._slots, key=_Slot.load)
-        opened = await (await self._running(slot)).open()
+        opened = await self._opened(slot)
         family = Family(self._settings, self._admission, opened.fence)
         family.channel = Channel(
             opened.socket, lambda: KEEPER_GONE, on_event=family.heard, on_end=family.ended
@@ -104,6 +104,15 @@ class ForkServerPool:
             family.channel.close()
             raise
         return session
+
+    async def _opened(self, slot: _Slot) -> Opened:
+        supervisor = await self._running(slot)
+        try:
+            return await supervisor.open()
+        except SandboxError:
+            if supervisor.alive:
+                raise
+        return await (await self._running(slot)).open()  # it was dead, and nobody had noticed
 
     async def _running(self, slot: _Slot) -> Supervisor:
         async with slot.starting:

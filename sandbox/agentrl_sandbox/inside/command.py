@@ -152,7 +152,8 @@ class Command:
         self.on_end(self)
 
     def _readable(self, fd: int, _: int) -> None:
-        self._pump(fd)
+        if fd in self._open:  # else it was closed by what came before in the same round
+            self._pump(fd)
 
     def _pump(self, fd: int) -> bool:
         try:

@@ -169,6 +169,8 @@ class Keeper:
         self._selector.register(channel, selectors.EVENT_READ, partial(self._heard, birth))
 
     def _heard(self, birth: Birth, _: int) -> None:
+        if self._births.get(birth.wires.ours.fileno()) is not birth:
+            return  # over, by what came before in the same round
         try:
             said = birth.heard()
             if said == "hello" and birth.origin is not None and birth.pid in self._known(birth):
