@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.run_id import new_run_id, run_id, using_run_id
-from agentrl.sandbox import Backend, SandboxSettings
+from agentrl.sandbox import Backend, Sandbox, SandboxSettings
 from agentrl.testing.leaks import Holdings
 from agentrl_sandbox.gc import collect as collect_leftovers
 from agentrl_sandbox.inside.processes import descendants
@@ -48,8 +48,17 @@ def until(done: Callable[[], bool], what: str, *, within_s: float = SOON_S) -> N
     """Wait for a condition; fail when it does not come."""
     deadline_s = time.monotonic() + within_s
     while not done():
-        assert time.monotonic() < deadline_s, f"{what}: not within {within_s:g} s"
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"{what}: not within {within_s:g} s")
         time.sleep(0.02)
+
+
+def until_gone(owner: "Running") -> None:
+    """Wait until nothing is left of an owner; fail and say what is."""
+    with suppress(pytest.fail.Exception):
+        until(lambda: not owner.left(), "all is gone")
+        return
+    pytest.fail(f"left: {owner.left()}; leases: {[*owner.folder.glob('*')]}")
 
 
 # -- the decision ---------------------------------------------------------------------------------
@@ -357,7 +366,7 @@ def test_everything_of_a_killed_owner_is_removed(place: Path) -> None:
         assert the_reaper(place)
         assert (Path(owner.said) / "closed").exists()
         owner.kill()
-        until(lambda: not owner.left(), "all is gone")
+        until_gone(owner)
         until(lambda: not reapers(place), "the reaper ends")
     assert [*(place / "state").iterdir()] == []
     assert (place / "outside" / "precious").exists()
@@ -628,7 +637,14 @@ def test_nothing_is_left_of_the_pools_of_a_killed_trainer(
         else:
             owner.process.kill()
             owner.process.wait(SOON_S)
-        until(lambda: not owner.left(), f"all of {owner.left()} is gone")
+        until_gone(owner)
+
+
+async def _until_it_raises(session: Sandbox) -> None:
+    """Use a session until the end has reached whoever was behind it."""
+    async with asyncio.timeout(SOON_S):
+        while True:
+            await session.exec("import time; time.sleep(0.05)")
 
 
 @pytest.mark.parametrize("backend", LOCAL)
@@ -645,9 +661,7 @@ async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
         supervisor = min(pid for pid in made if os.getpgid(pid) == pid)
         os.killpg(supervisor, signal.SIGKILL)
         with pytest.raises(SandboxError):
-            async with asyncio.timeout(SOON_S):
-                while True:  # an interpreter may answer for as long as its end takes
-                    await session.exec("1")
+            await _until_it_raises(session)
         again = await pool.open()
         assert (await again.exec("1 + 1")).value == "2"
         ended = made & descendants(os.getpid())
@@ -667,7 +681,7 @@ def test_nothing_is_left_of_the_containers_of_a_killed_trainer(place: Path) -> N
         assert containers(engine, label)
         owner.kill()
         until(lambda: not containers(engine, label), "its containers are gone")
-        until(lambda: not owner.left(), f"all of {owner.left()} is gone")
+        until_gone(owner)
 
 
 # -- an engine that dies --------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Command:
         self.on_end(self)
 
     def _readable(self, fd: int, _: int) -> None:
-        if fd in self._open:  # else it was closed by what came before in the same round
+        if fd in self._open:  # else it was drained and closed since the event came
             self._pump(fd)
 
     def _pump(self, fd: int) -> bool:
@@ -173,6 +173,14 @@ class Command:
         os.close(fd)
 
 
+def _enter(home: str, cwd: str) -> None:
+    os.chdir(home)
+    top = os.getcwd()
+    os.chdir(cwd)
+    if os.path.commonpath((top, os.getcwd())) != top:
+        raise PermissionError(f"{cwd!r} leads out of the session's directory")
+
+
 def _become(
     order: Order, fds: tuple[int, int, int, int], namespaces: Mapping[int, int]
 ) -> NoReturn:
@@ -189,8 +197,7 @@ def _become(
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        os.chdir(order.home)
-        os.chdir(order.cwd)
+        _enter(order.home, order.cwd)
         confine.limit(order.confinement)
         if order.confinement.isolated:
             confine.forbid()

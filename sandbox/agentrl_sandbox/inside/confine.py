@@ -21,6 +21,10 @@ _WRITABLE = ("/home", "/dev", "/proc")
 mounted below /home, and a copy's is mounted over it later: so the grant is on what is above both.
 """
 
+SIGNALS_MAX = 256
+"""Signals queued and timers made by a session. They count for the user of all sessions, too, who
+gets as many as this machine gives a user: tens of thousands."""
+
 
 @dataclass(frozen=True)
 class Confinement:
@@ -57,6 +61,8 @@ def limit(confinement: Confinement, *, cpu_s: int | None = None) -> None:
         resource.RLIMIT_CPU: (cpu_s, cpu_s + 1),
         resource.RLIMIT_CORE: (0, 0),
     }
+    if confinement.isolated:
+        pairs[resource.RLIMIT_SIGPENDING] = (SIGNALS_MAX, SIGNALS_MAX)
     if confinement.processes >= 0:
         pairs[resource.RLIMIT_NPROC] = (confinement.processes, confinement.processes_max)
     for what, (soft, top) in pairs.items():

@@ -90,7 +90,6 @@ def _enter(directory: str, confinement: Confinement) -> int | None:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
     _live_in(directory)
-    confine.limit(confinement)
     if confinement.packages:
         sys.path.append(confinement.packages)
     return confine.forbid(listen=True) if confinement.isolated else None
@@ -137,6 +136,8 @@ class Interpreter:
         socket.send_fds(self._channel, [encode({"nonce": nonce, "hello": True})], fds)
         for fd in fds:
             os.close(fd)
+        # Not before: with a low limit on files the kernel may refuse to send the listener.
+        confine.limit(self._confinement)
         self._settle()
 
     def serve(self) -> None:

@@ -50,7 +50,8 @@ class Keeper:
     def __init__(self, host: socket.socket, settings: Settings) -> None:
         self._settings = settings
         self._quota = Quota(settings, FORKS_MAX)
-        self._selector = selectors.DefaultSelector()
+        # Not epoll: the kernel counts its watches per user, and all sessions are one user to it.
+        self._selector = selectors.PollSelector()
         self._sessions: dict[int, Session] = {}
         self._births: dict[int, Birth] = {}
         """By the descriptor of their channel."""
@@ -82,7 +83,9 @@ class Keeper:
         self._spawn(0, first, {}, b"")
         while True:
             for key, events in self._selector.select(self._wait_s()):
-                key.data(events)
+                # What came before may have closed it, and a new one may have its number by now.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data(events)
             self._expire()
 
     # -- time ---------------------------------------------------------------------------------

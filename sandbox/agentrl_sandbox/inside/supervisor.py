@@ -6,6 +6,7 @@ socket of a new session. When the host closes its end, or dies, everything ends.
 
 import gc
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -35,7 +36,7 @@ class Supervisor:
     def __init__(self, control: socket.socket, settings: Settings) -> None:
         self._control = control
         self._settings = settings
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # see keeper.py
         self._keepers: dict[int, int] = {}
         self._warm: dict[int, socket.socket] = {}
         """The host's ends of the sessions that are ready, oldest first, by their keepers."""
@@ -169,6 +170,10 @@ def prepare(settings: Settings, number: int) -> Settings:
 def main() -> None:
     """Read the configuration, import what sessions need, and serve."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # The kernel lets a process send descriptors while its user, whose sessions may leave many of
+    # theirs unread, has fewer under way than that.
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     # Ctrl-C does not reach us, in a session of our own; what is forked from here starts like this.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=os.dup(0))

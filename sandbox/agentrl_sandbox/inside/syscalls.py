@@ -35,8 +35,7 @@ ALLOWED: Table = _table(
     tee 276 77, poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -,
     epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22,
     epoll_pwait2 441 441, eventfd 284 -, eventfd2 290 19, pipe 22 -, pipe2 293 59,
-    inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27,
-    inotify_rm_watch 255 28, cachestat 451 451,
+    cachestat 451 451,
 
     stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx 332 291, statfs 137 43,
     fstatfs 138 44, access 21 -, faccessat 269 48, faccessat2 439 439, getcwd 79 17,
@@ -118,14 +117,15 @@ ABSENT: Table = _table(
     shmdt 67 197, semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192,
     msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180,
     mq_unlink 241 181, mq_timedsend 242 182, mq_timedreceive 243 183, mq_notify 244 184,
-    mq_getsetattr 245 185
+    mq_getsetattr 245 185, inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27,
+    inotify_rm_watch 255 28
     """
 )
 """Answered as by a kernel that lacks them: ENOSYS, and libraries do without.
 
 The flags of clone3 lie in memory, where no filter can see them; glibc falls back to clone. Memory
 files and the objects of System V and POSIX IPC hold memory that belongs to no process, so that no
-limit of a session counts it."""
+limit of a session counts it. And of inotify instances a user has 128, all sessions together."""
 
 REFUSED: Table = _table(
     """

@@ -4,7 +4,6 @@ A lease is a file, and a file may be wrong: only what carries our name is touche
 """
 
 import os
-import select
 import signal
 import stat
 import time
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentrl_sandbox.reaping import engine
+from agentrl_sandbox.reaping.owner import start_ticks
 from agentrl_sandbox.reaping.plan import Kind, Resource
 
 MARK = "AGENTRL_LEASE"
@@ -108,7 +108,7 @@ def _kill_group(group: str) -> None:
     except OSError:
         return
     for pid in pids:
-        _signal(int(pid))
+        _signal(int(pid), None, signal.SIGKILL)
 
 
 def _ours(name: str) -> str:
@@ -162,21 +162,34 @@ def _end(wanted: Callable[[_Process], bool]) -> bool:
     """Kill the processes that are wanted, with all below them, until there is none."""
     deadline_s = time.monotonic() + _END_S
     any_found = False
-    while found := {pid for pid in _pids() if wanted(_Process(pid))}:
+    while tree := _frozen(wanted):
         any_found = True
-        if time.monotonic() > deadline_s:
-            raise RemovalError(f"processes {sorted(found)} outlived SIGKILL by {_END_S:g} s")
-        handles = {pid: fd for pid in _with_descendants(found) if (fd := _pidfd(pid)) is not None}
-        try:
-            for pid, fd in handles.items():
-                # Asked again: the id may be another process's since we looked.
-                if pid not in found or wanted(_Process(pid)):
-                    _signal(fd, by_handle=True)
-            _wait(handles, deadline_s)
-        finally:
-            for fd in handles.values():
-                os.close(fd)
+        for pid, start in tree.items():
+            _signal(pid, start, signal.SIGKILL)
+        while any(start_ticks(pid) == start for pid, start in tree.items()):
+            if time.monotonic() > deadline_s:
+                raise RemovalError(f"processes {sorted(tree)} outlived SIGKILL by {_END_S:g} s")
+            time.sleep(_PAUSE_S)
     return any_found
+
+
+def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
+    """Stop the processes that are wanted and all below them; return when each began.
+
+    Stopped, none can start another, or lose the mark or the parent that we know it by, while we
+    still look for the rest.
+    """
+    tree: dict[int, int] = {}
+    while True:
+        # Asked before looking: a process id that is used again meanwhile has another start.
+        starts = {pid: start for pid in _pids() if (start := start_ticks(pid)) is not None}
+        found = {pid for pid in starts if pid not in tree and wanted(_Process(pid))}
+        fresh = _with_descendants(found | tree.keys()) & starts.keys() - tree.keys()
+        if not fresh:
+            return tree
+        for pid in fresh:
+            tree[pid] = starts[pid]
+            _signal(pid, starts[pid], signal.SIGSTOP)
 
 
 def _with_descendants(found: set[int]) -> set[int]:
@@ -196,28 +209,19 @@ def _parent(pid: int) -> int | None:
     return int(text.rpartition(") ")[2].split()[1])
 
 
-def _pidfd(pid: int) -> int | None:
+def _signal(pid: int, start: int | None, number: int) -> None:
+    """Signal a process, unless its id is another's by now."""
     try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
-def _signal(process: int, *, by_handle: bool = False) -> None:
-    try:
-        if by_handle:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-        else:
-            os.kill(process, signal.SIGKILL)
+        handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-
-
-def _wait(handles: Mapping[int, int], deadline_s: float) -> None:
-    for fd in handles.values():
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
+    try:
+        if start is None or start_ticks(pid) == start:
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
 
 
 # -- directories ----------------------------------------------------------------------------------
