@@ -32,6 +32,7 @@ from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.image import bootstrap, pack
+from agentrl_sandbox.inside.container import LINKS
 from agentrl_sandbox.launch import container, handover
 from agentrl_sandbox.launch.container import Machine
 from agentrl_sandbox.launch.engine import Engine
@@ -384,7 +385,7 @@ for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/self
         written.append(path)
 written, sorted(os.listdir("/dev")), os.listdir("/sys")
 """
-    devices = ["fd", "full", "null", "random", "urandom", "zero"]
+    devices = sorted([*LINKS, "full", "null", "random", "urandom", "zero"])
     assert await value(session, code) == str(([], devices, []))
 
 

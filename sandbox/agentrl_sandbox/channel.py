@@ -23,19 +23,15 @@ _FDS_MAX = 64
 
 
 class Reply(NamedTuple):
-    """An answer, and the descriptor it brought, or -1."""
+    """An answer, and the descriptors it brought, for the caller to own."""
 
     frame: Frame
-    fd: int = -1
-
-    def socket(self) -> socket.socket | None:
-        """Return what the descriptor is, for the caller to own."""
-        return socket.socket(fileno=self.fd) if self.fd >= 0 else None
+    fds: tuple[int, ...] = ()
 
     def drop(self) -> None:
-        """Close the descriptor."""
-        if self.fd >= 0:
-            os.close(self.fd)
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
 
 
 class Channel:
@@ -173,13 +169,12 @@ class Channel:
     def _answer(self, frame: Frame) -> None:
         number = frame.body["id"]
         future = self._waiting.pop(number, None)
-        reply = Reply(frame)
-        if frame.body.get("fd"):
-            if not self._fds:  # the kernel drops what does not fit into our table of open files
-                if future is not None:
-                    _fail(future, "no file descriptor left for a session; raise `ulimit -n`")
-                return
-            reply = Reply(frame, self._fds.popleft())
+        count = int(frame.body.get("fds", 0))
+        if count > len(self._fds):  # those that do not fit into our table are dropped by the kernel
+            if future is not None:
+                _fail(future, "no file descriptor left for a session; raise `ulimit -n`")
+            return
+        reply = Reply(frame, tuple(self._fds.popleft() for _ in range(count)))
         if number == EVENT:
             self._on_event(reply)
         elif future is None or future.done():

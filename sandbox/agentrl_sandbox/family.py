@@ -1,10 +1,13 @@
 """What an opened session and its forks share on the host: the keeper's channel, who listens."""
 
+import socket
 from typing import Any, Protocol
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.admission import Admission
 from agentrl_sandbox.channel import Channel, Reply
+from agentrl_sandbox.fence import SessionFence
 from agentrl_sandbox.line import Line
 
 KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
@@ -27,8 +30,12 @@ class Member(Protocol):
 class Family:
     """A keeper's channel, and which sessions (one opened, the others its forks) still use it."""
 
-    def __init__(self, settings: SandboxSettings) -> None:
+    def __init__(
+        self, settings: SandboxSettings, admission: Admission, fence: SessionFence | None
+    ) -> None:
         self.settings = settings
+        self.admission = admission
+        self._fence = fence
         self.channel: Channel
         self._members: dict[int, Member] = {}
 
@@ -40,10 +47,14 @@ class Family:
     def join(self, number: int, member: "Member") -> None:
         """Let a session hear of the death of its interpreter."""
         self._members[number] = member
+        if self._fence is not None and len(self._members) > 1:
+            self._fence.resize(len(self._members))
 
     def leave(self, number: int) -> None:
         """Let a session go."""
         self._members.pop(number, None)
+        if self._fence is not None:
+            self._fence.resize(len(self._members))
 
     def heard(self, event: Reply) -> None:
         """Tell the session whose interpreter has died."""
@@ -57,13 +68,14 @@ class Family:
         """Hear that the keeper is gone, and everything behind it with it."""
         for member in self._members.values():
             member.hang_up()
+        if self._fence is not None:
+            self._fence.close()
 
     def line(self, reply: Reply) -> Line | None:
         """Return the line that a reply brought, if it brought one."""
-        end = reply.socket()
-        if end is None:
+        if not reply.fds:
             return None
-        body = reply.frame.body
+        end, body = socket.socket(fileno=reply.fds[0]), reply.frame.body
         output_bytes = self.settings.limits.output_bytes
         return Line(end, life=body["life"], nonce=body["nonce"], output_bytes=output_bytes)
 
@@ -77,6 +89,10 @@ class Family:
         if "gone" in reply.frame.body:
             raise SandboxError(reply.frame.body["gone"])
         return reply
+
+    def was_short_of_memory(self) -> bool:
+        """Return whether the kernel killed something here for want of memory."""
+        return self._fence is not None and self._fence.was_short_of_memory()
 
     def tell(self, body: dict[str, Any]) -> None:
         """Send something whose reply nobody waits for."""

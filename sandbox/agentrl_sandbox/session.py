@@ -5,6 +5,7 @@ interpreter, goes over the family's channel to the keeper.
 """
 
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any, Literal, Self
 from agentrl.errors import ForkUnsupported, SandboxError
 from agentrl.message import Image
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
+from agentrl_sandbox.admission import Place
 from agentrl_sandbox.channel import Reply
 from agentrl_sandbox.family import Family
 from agentrl_sandbox.inside.frames import START_S, Frame
@@ -40,10 +42,12 @@ class Session:
         family: Family,
         number: int,
         line: Line | None,
+        place: Place,
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._family = family
+        self._place = place
         self._number = number
         self._line = line
         self._on_close = on_close
@@ -93,18 +97,8 @@ class Session:
         }
         async with self._turn:
             await self._ready()
-            number, future = self._family.channel.post(body, stdin)
-            try:
-                async with asyncio.timeout(timeout_s + START_S):
-                    reply = (await future).frame.body
-            except asyncio.CancelledError:
-                self._family.tell({"op": "cancel", "session": self._number, "cancels": number})
-                raise
-            except TimeoutError:
-                self._family.channel.close()
-                raise SandboxError("the sandbox did not end a command in time") from None
-        if "gone" in reply:
-            raise SandboxError(reply["gone"])
+            async with self._family.admission.cell():
+                reply = await self._command(body, stdin, timeout_s)
         return RunResult(
             status=reply["status"],
             exit_code=reply["exit_code"],
@@ -114,6 +108,21 @@ class Session:
             truncated=reply["truncated"],
             seconds=reply["seconds"],
         )
+
+    async def _command(self, body: dict[str, Any], stdin: bytes, timeout_s: float) -> Any:
+        number, future = self._family.channel.post(body, stdin)
+        try:
+            async with asyncio.timeout(timeout_s + START_S):
+                reply = (await future).frame.body
+        except asyncio.CancelledError:
+            self._family.tell({"op": "cancel", "session": self._number, "cancels": number})
+            raise
+        except TimeoutError:
+            self._family.channel.close()
+            raise SandboxError("the sandbox did not end a command in time") from None
+        if "gone" in reply:
+            raise SandboxError(reply["gone"])
+        return reply
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file below the session's directory, making parent directories."""
@@ -144,16 +153,24 @@ class Session:
             await self._ready()
             if (said := self._over or self._last_words) is not None:
                 raise ForkUnsupported(f"this session cannot be forked now: {said.error}")
-            body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
-            reply = await self._family.ask(body, extra_s=START_S)
-            if "unsupported" in reply.frame.body:
-                why = reply.frame.body["unsupported"]
-                raise ForkUnsupported(f"this session cannot be forked now: {why}")
-            number, line = reply.frame.body["session"], self._family.line(reply)
-            copy = type(self)(self._family, number, line, on_close=self._on_close)
-            if line is not None:
-                await copy.greeted()
-            return copy
+            place = await self._family.admission.fork()
+            try:
+                return await self._copy(place, keep_rng=keep_rng)
+            except BaseException:
+                place.release()
+                raise
+
+    async def _copy(self, place: Place, *, keep_rng: bool) -> Self:
+        body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
+        reply = await self._family.ask(body, extra_s=START_S)
+        if "unsupported" in reply.frame.body:
+            why = reply.frame.body["unsupported"]
+            raise ForkUnsupported(f"this session cannot be forked now: {why}")
+        number, line = reply.frame.body["session"], self._family.line(reply)
+        copy = type(self)(self._family, number, line, place, on_close=self._on_close)
+        if line is not None:
+            await copy.greeted()
+        return copy
 
     async def greeted(self) -> None:
         """Wait until the interpreter at the other end is ready."""
@@ -182,6 +199,7 @@ class Session:
             channel.close()  # gone already, or stuck: without its channel a keeper ends
         finally:
             self.hang_up()
+            self._place.release()
             if family.members == 0:
                 channel.close()
                 if self._on_close is not None:
@@ -320,8 +338,11 @@ class Session:
         """Hear from the keeper that the interpreter died."""
         body = event.frame.body
         self.hang_up()
-        self._last_words = self._lost(body, body["status"], body["error"], 0.0)
-        if event.fd >= 0:
+        status, error = body["status"], body["error"]
+        if body.get("signal") == signal.SIGKILL and self._family.was_short_of_memory():
+            status, error = "oom", "the session and its files took more memory than they may"
+        self._last_words = self._lost(body, status, error, 0.0)
+        if event.fds:
             self._stopping = asyncio.create_task(self._take_over(event))
 
     def _lost(

@@ -13,6 +13,7 @@ from agentrl_sandbox.inside.output import clip
 
 ERROR_BYTES_MAX = 8192
 _FRAMES_MAX = 8
+_MANY = 8
 _FULL = frozenset((errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE))
 
 
@@ -81,4 +82,14 @@ def _status(error: BaseException) -> str:
 
 def _at_process_limit() -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    return limit >= 0 and sum(name.isdecimal() for name in os.listdir("/proc")) >= limit
+    if limit >= 0:
+        return sum(name.isdecimal() for name in os.listdir("/proc")) >= limit
+    # Counted from outside, where the kernel would count the whole user.
+    return sum(_is_ours(name) for name in os.listdir("/proc")) > _MANY
+
+
+def _is_ours(name: str) -> bool:
+    try:
+        return name.isdecimal() and os.getsid(int(name)) == os.getsid(0)
+    except ProcessLookupError:
+        return False

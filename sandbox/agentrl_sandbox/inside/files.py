@@ -123,7 +123,7 @@ def entries(root: str, path: str) -> list[tuple[str, str, int]]:
 
 
 def _entry(entry: "os.DirEntry[str]") -> tuple[str, str, int]:
-    name = entry.name.encode(errors="replace").decode()
+    name = entry.name
     mode = entry.stat(follow_symlinks=False)
     if stat.S_ISREG(mode.st_mode):
         return name, "file", mode.st_size

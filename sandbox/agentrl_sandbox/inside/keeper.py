@@ -133,7 +133,7 @@ class Keeper:
         self._handlers[body["op"]](body["id"], session, body, frame.blob)
 
     def _reply(self, request: int, body: Body, blob: bytes = b"", fd: int | None = None) -> None:
-        self._host.send(encode({"id": request, "fd": fd is not None, **body}, blob), fd)
+        self._host.send(encode({"id": request, "fds": int(fd is not None), **body}, blob), fd)
 
     # -- births -------------------------------------------------------------------------------
 
@@ -175,6 +175,8 @@ class Keeper:
         self._selector.register(channel, selectors.EVENT_READ, partial(self._heard, birth))
 
     def _heard(self, birth: Birth, _: int) -> None:
+        if self._births.get(birth.wires.ours.fileno()) is not birth:
+            return  # over, by what came before in the same round
         try:
             said = birth.heard()
             if said == "hello" and birth.origin is not None and birth.pid in self._known(birth):

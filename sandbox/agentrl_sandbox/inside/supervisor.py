@@ -73,9 +73,8 @@ class Supervisor:
             return
         with self._warm.pop(pid) as link:
             try:
-                socket.send_fds(
-                    self._control, [encode({"id": request, "fd": True})], [link.fileno()]
-                )
+                fds = [link.fileno(), self._keepers[pid]]
+                socket.send_fds(self._control, [encode({"id": request, "fds": len(fds)})], fds)
             except OSError as error:  # the host is gone, or leaves too many sockets unread
                 self._tell(self._control, {"id": request, "error": f"no session: {error}"})
 
@@ -116,7 +115,7 @@ class Supervisor:
         except BaseException as error:  # noqa: BLE001 - the last place that can say why
             traceback.print_exc()
             sys.stderr.flush()
-            self._tell(link, {"id": 0, "fd": False, "refused": f"{type(error).__name__}: {error}"})
+            self._tell(link, {"id": 0, "refused": f"{type(error).__name__}: {error}"})
         finally:
             os._exit(1)
 

@@ -100,6 +100,11 @@ class StartedContainer:
                 os.close(self._pidfd)
                 self._pidfd = -1
 
+    @property
+    def pid(self) -> None:
+        """Return nothing: the engine bounds the container."""
+        return
+
     async def wait_end(self, within_s: float) -> bool:
         """Return whether its first process, and so all of it, ends within some time."""
         return await readable(self._pidfd, within_s)

@@ -35,6 +35,11 @@ class Started(Protocol):
     """A supervisor that is running. It ends by itself when its control socket is closed."""
 
     @property
+    def pid(self) -> int | None:
+        """Its process here, when nobody else bounds what it may use."""
+        ...
+
+    @property
     def root(self) -> str:
         """Where its sessions live, as it sees it."""
         ...

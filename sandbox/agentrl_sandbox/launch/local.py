@@ -26,6 +26,11 @@ class StartedProcess:
     lease: Lease | None = None
     """Of the directory of its sessions, when they live on the host."""
 
+    @property
+    def pid(self) -> int:
+        """Return its process."""
+        return self.process.pid
+
     async def wait_end(self, within_s: float) -> bool:
         """Return whether it ends within some time, without reaping it."""
         try:

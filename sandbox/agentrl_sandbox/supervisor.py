@@ -1,0 +1,94 @@
+"""A running supervisor as the host sees it: a control socket, and what bounds it from outside."""
+
+import asyncio
+import os
+import socket
+from dataclasses import asdict
+from functools import partial
+from typing import NamedTuple, Self
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.channel import Channel
+from agentrl_sandbox.family import GRACE_S
+from agentrl_sandbox.fence import Fence, SessionFence
+from agentrl_sandbox.inside.frames import START_S, encode
+from agentrl_sandbox.launch import Launcher, Started
+
+END_S = 5.0
+"""How long a supervisor may take to end when its socket is closed, before it is killed."""
+
+
+class Opened(NamedTuple):
+    """What stands for a new session: the socket of its keeper, and its bounds where there are."""
+
+    socket: socket.socket
+    fence: SessionFence | None
+
+
+class Supervisor:
+    """A running supervisor process and its control socket."""
+
+    def __init__(self, started: Started, control: Channel) -> None:
+        self._started = started
+        self._control = control
+        self._fence: Fence | None = None
+
+    @classmethod
+    async def start(cls, how: Launcher, settings: SandboxSettings, *, warm: int) -> Self:
+        """Start one and wait until it can open sessions; `ConfigError` when it cannot start."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                started = await how.start(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        control = Channel(ours, partial(_why_dead, started))
+        supervisor = cls(started, control)
+        place = {"root": started.root, "isolated": how.isolated, "packages": started.packages}
+        try:
+            control.send(encode({**asdict(settings.limits), **place, "warm": warm}))
+            await control.greeting(START_S)
+            if started.pid is not None:
+                supervisor._fence = await Fence.around(started.pid, settings)
+        except SandboxError as error:
+            log = started.log.tail() or str(error)
+            await supervisor.close()
+            raise ConfigError(how.explain(log)) from error
+        except BaseException:
+            await supervisor.close()
+            raise
+        return supervisor
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still open sessions."""
+        return not self._control.ended
+
+    async def open(self) -> Opened:
+        """Return a new session."""
+        reply = await self._control.ask({"op": "open"}, within_s=START_S + GRACE_S)
+        if not reply.fds:
+            raise SandboxError(reply.frame.body["error"])
+        end, keeper = reply.fds
+        try:
+            fence = None if self._fence is None else self._fence.session(keeper)
+        finally:
+            os.close(keeper)
+        return Opened(socket.socket(fileno=end), fence)
+
+    async def close(self) -> None:
+        """End it and everything behind it, and wait for the end."""
+        self._control.close()
+        if not await self._started.wait_end(END_S):
+            await self._started.kill()
+            await self._started.wait_end(END_S)
+        await self._started.release()
+        if self._fence is not None:
+            await asyncio.shield(self._fence.close())
+
+
+def _why_dead(started: Started) -> str:
+    log = started.log.tail()
+    return "the sandbox supervisor ended" + (f": {log}" if log else "")
