@@ -763,12 +763,14 @@ class PrivateEngine:
 
     def close(self) -> None:
         """End the containers, the engine, and what ran them."""
-        if self._process.poll() is None:
-            until(self._empty, "its containers are removed")
-        for process in (self._process, self._below):
-            process.terminate()
-            process.wait(60)
-        self._log.close()
+        try:
+            if self._process.poll() is None:
+                until(self._empty, "its containers are removed")
+        finally:
+            for process in (self._process, self._below):
+                process.terminate()
+                process.wait(60)
+            self._log.close()
 
 
 @pytest.mark.docker
