@@ -7,19 +7,35 @@ engine raises ends here as a `Failed` leaf. Cancellation and configuration error
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agentrl.env import Action, Env, Observation, Step, ToolSchema
-from agentrl.errors import ConfigError, EngineError, EnvError, RolloutError, blame
+from agentrl.errors import (
+    CancelledRollout,
+    ConfigError,
+    EngineError,
+    EnvError,
+    RolloutError,
+    blame,
+)
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.rollout.replay import History
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
 
 CLOSE_S = 10.0
 """Deadline of an environment's close: it must not hold back the next trajectory."""
+
+
+class StoppedTrajectory(CancelledRollout):
+    """The engine's side has no more for this trajectory: it is truncated and keeps its reward."""
+
+    def __init__(self, limit: Literal["turns", "tokens", "seconds"], why: str) -> None:
+        super().__init__(why)
+        self.limit: Literal["turns", "tokens", "seconds"] = limit
 
 
 class TokenSegment(Protocol):
@@ -83,9 +99,56 @@ class EpisodeLimits:
     episode_s: float = 1800.0
 
 
+TopLogprobs = Sequence[tuple[tuple[int, float], ...]]
+"""As in `Completion.top_logprobs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An episode where the policy is about to speak: all that a branch from there takes over."""
+
+    node: int | None
+    """The end of the context on the tree."""
+    turn: int
+    context_tokens: int
+    """Length of the context."""
+    turn_rewards: tuple[float, ...] = ()
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    tool_calls: int = 0
+    seconds: float = 0.0
+    """Since the root began."""
+    history: History | None = None
+    """What the environment saw and said, for replaying it."""
+
+
+class Boundaries(Protocol):
+    """Who is asked where a turn begins, and may branch there; see `agentrl.rollout.branching`."""
+
+    @property
+    def top_logprobs(self) -> int:
+        """How many log-probs per token to ask for while probing."""
+        ...
+
+    def probe_tokens(self, turn: int) -> int:
+        """Return how many tokens to sample before `at_boundary`; they stay, whatever it does."""
+        ...
+
+    async def at_boundary(self, place: Place, *, added_tokens: int, top: TopLogprobs) -> None:
+        """Take note of a turn's beginning, while the environment stands still.
+
+        `place` is where the turn begins, its probe not in it; `added_tokens` what this episode has
+        added to what it began with, its probe among them.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Episode:
-    """One trajectory in the making. Owns its environment; `run` closes it."""
+    """One trajectory in the making. Owns its environment; `run` closes it.
+
+    With `begin` the environment is a copy of the world at that place, and the trajectory goes on
+    from there: nothing is reset, and nothing of its context is made again.
+    """
 
     env: Env
     engine: PolicyEngine
@@ -97,21 +160,29 @@ class Episode:
     sampling: Sampling = field(default_factory=Sampling)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     clock: Callable[[], float] = time.monotonic
+    env_seed: int | None = None
+    """Of the environment, where it is not `seed`."""
+    begin: Place | None = None
+    boundaries: Boundaries | None = None
 
     _at: int | None = None
     _context: list[int] = field(default_factory=list[int])
     _rewards: list[float] = field(default_factory=list[float])
     _components: dict[str, float] = field(default_factory=dict[str, float])
     _tool_calls: int = 0
+    _given_tokens: int = 0
+    _history: History | None = None
 
     async def run(self) -> Leaf:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
-        started = self.clock()
+        started = self.clock() - (self.begin.seconds if self.begin else 0.0)
         try:
             try:
                 outcome = await self._play(started)
             finally:
                 await self._close()
+        except StoppedTrajectory as stopped:
+            outcome = Truncated(stopped.limit, self._reward)
         except RolloutError as error:
             outcome = Failed(error.kind, str(error))
         return Leaf(
@@ -125,21 +196,25 @@ class Episode:
         )
 
     @property
+    def added_tokens(self) -> int:
+        """Return how many tokens the episode has added to what it began with."""
+        return len(self._context) - self._given_tokens
+
+    @property
     def _task(self) -> Task:
         return self.tree.task
 
     async def _play(self, started: float) -> Outcome:
-        observation = await self._reset()
-        for segment in self.chat.opening(observation.messages, observation.tools or ()):
-            self._append(segment, turn=0)
-        self._check_prompt()
-        for turn in range(self.limits.max_turns):
+        first = await self._open()
+        for turn in range(first, self.limits.max_turns):
             if len(self._context) >= self.limits.context_tokens:
                 return Truncated("tokens", self._reward)
-            tokens, finish = await self._sample_turn(turn)
+            tokens, finish = await self._sample_turn(turn, started)
             if finish == "length" and len(self._context) >= self.limits.context_tokens:
                 return Truncated("tokens", self._reward)
+            stepped = self.clock()
             observation, reward, terminated, truncated, info = await self._step(tokens)
+            step_s = self.clock() - stepped
             self._rewards.append(reward)
             self._components |= info.get("reward_components", {})
             if terminated:
@@ -152,20 +227,42 @@ class Episode:
             for segment in self.chat.reply(
                 observation.messages, ended=finish == "stop", tools=observation.tools
             ):
-                self._append(segment, turn=turn + 1, tool_status=status)
+                self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
             if self.clock() - started > self.limits.episode_s:
                 return Truncated("seconds", self._reward)
         return Truncated("turns", self._reward)
+
+    async def _open(self) -> int:
+        """Stand where the policy speaks first, and return the turn it is about to take."""
+        if self.begin is None:
+            observation = await self._reset()
+            for segment in self.chat.opening(observation.messages, observation.tools or ()):
+                self._append(segment, turn=0)
+            self._check_prompt()
+        else:
+            self._at = self.begin.node
+            if self._at is not None:
+                self._context += self.tree.tokens(self._at)
+            self._rewards += self.begin.turn_rewards
+            self._components |= self.begin.components
+            self._tool_calls, self._history = self.begin.tool_calls, self.begin.history
+        self._given_tokens = len(self._context)
+        return 0 if self.begin is None else self.begin.turn
 
     @property
     def _reward(self) -> float:
         return sum(self._rewards)
 
     async def _reset(self) -> Observation:
+        seed = self.seed if self.env_seed is None else self.env_seed
         with blame(EnvError, f"reset of task {self._task.id}"):
             async with asyncio.timeout(self.limits.reset_s):
                 options = {"task": self._task, "sample": self.sample}
-                observation, _ = await self.env.reset(seed=self.seed, options=options)
+                observation, _ = await self.env.reset(seed=seed, options=options)
+        if self.boundaries is not None:
+            self._history = History.begun(
+                self._task, sample=self.sample, seed=seed, observation=observation
+            )
         return observation
 
     async def _step(self, tokens: Sequence[int]) -> Step:
@@ -178,6 +275,8 @@ class Episode:
                 f"step of task {self._task.id}: the reward is {answer[1]}, and a reward must be a "
                 "finite number; mend the reward function"
             )
+        if self._history is not None:
+            self._history = self._history.after(action, answer)
         return answer
 
     def _check_prompt(self) -> None:
@@ -188,29 +287,73 @@ class Episode:
                 "sample; raise engine.context_tokens or shorten the prompt"
             )
 
-    async def _sample_turn(self, turn: int) -> tuple[list[int], str]:
-        """Sample until the turn ends; an aborted request goes on from its exact last token."""
+    async def _sample_turn(self, turn: int, started: float) -> tuple[list[int], str]:
+        """Sample until the turn ends, stopping on the way where a branch could begin."""
         tokens: list[int] = []
+        # A branch begins inside a boundary: it is not asked again about the one it comes from.
+        if self.boundaries is not None and (self.begin is None or turn > self.begin.turn):
+            finish = await self._probe(self.boundaries, turn, tokens, started)
+            if finish == "stop":
+                return tokens, finish
+        return tokens, await self._sample(turn, tokens, upto=self.limits.max_turn_tokens)
+
+    async def _probe(
+        self, boundaries: Boundaries, turn: int, tokens: list[int], started: float
+    ) -> str:
+        """Sample the first tokens of a turn and report the boundary before them."""
+        place = Place(
+            node=self._at,
+            turn=turn,
+            context_tokens=len(self._context),
+            turn_rewards=tuple(self._rewards),
+            components=dict(self._components),
+            tool_calls=self._tool_calls,
+            seconds=self.clock() - started,
+            history=self._history,
+        )
+        top: list[tuple[tuple[int, float], ...]] = []
+        upto = min(boundaries.probe_tokens(turn), self.limits.max_turn_tokens)
+        finish = await self._sample(turn, tokens, upto=upto, top=top)
+        await boundaries.at_boundary(place, added_tokens=self.added_tokens, top=top)
+        return finish
+
+    async def _sample(
+        self,
+        turn: int,
+        tokens: list[int],
+        *,
+        upto: int,
+        top: list[tuple[tuple[int, float], ...]] | None = None,
+    ) -> str:
+        """Sample until the turn ends or has `upto` tokens; an aborted request goes on from its
+        exact last token. Log-probs of the most likely tokens are asked for with `top`."""
         deadline = self.clock() + self.limits.turn_s
+        ask = self.boundaries.top_logprobs if self.boundaries and top is not None else 0
         while True:
             room = self.limits.context_tokens - len(self._context)
-            budget = min(self.limits.max_turn_tokens - len(tokens), room)
+            budget = min(upto - len(tokens), room)
             if budget <= 0:
-                return tokens, "length"
-            completion = await self._generate(budget, deadline - self.clock(), turn, len(tokens))
+                return "length"
+            request = self._request(budget, turn, done=len(tokens), top_logprobs=ask)
+            completion = await self._generate(request, deadline - self.clock(), turn)
             tokens += completion.token_ids
+            if top is not None:
+                top += completion.top_logprobs
             if completion.finish != "aborted":
-                return tokens, completion.finish
+                return completion.finish
 
-    async def _generate(self, budget: int, left_s: float, turn: int, done: int) -> Completion:
-        request = GenerateRequest(
+    def _request(self, budget: int, turn: int, *, done: int, top_logprobs: int) -> GenerateRequest:
+        return GenerateRequest(
             id=f"{self._task.id}/{self.seed}/{self.sample}/{turn}/{done}",
             prompt=tuple(self._context),
             max_new_tokens=budget,
             sampling=self.sampling,
             stop_token_ids=self.chat.stop_token_ids,
+            top_logprobs=top_logprobs,
             seed=self.seed,
         )
+
+    async def _generate(self, request: GenerateRequest, left_s: float, turn: int) -> Completion:
         began = self.clock()
         with blame(EngineError, f"turn {turn} of task {self._task.id}"):
             async with asyncio.timeout(left_s):
@@ -230,7 +373,9 @@ class Episode:
             self._context += completion.token_ids
         return completion
 
-    def _append(self, segment: TokenSegment, *, turn: int, tool_status: str = "") -> None:
+    def _append(
+        self, segment: TokenSegment, *, turn: int, tool_status: str = "", seconds: float = 0.0
+    ) -> None:
         if not segment.token_ids:
             return
         node = Node(
@@ -240,6 +385,7 @@ class Episode:
             images=segment.images,
             turn=turn,
             tool_status=tool_status if segment.source == "tool" else "",
+            seconds=seconds if segment.source == "tool" else 0.0,
         )
         self._at = self.tree.share(node)
         self._context += segment.token_ids

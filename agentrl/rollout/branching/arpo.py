@@ -1,0 +1,41 @@
+"""ARPO's branch decision (Dong et al. 2025, arXiv 2507.19849), as its code has it and as printed.
+
+Weights are for the mean signal: 20 times those for the code's sum over 20 tokens.
+"""
+
+from dataclasses import dataclass
+
+from agentrl.rollout.branching.rule import Chance, clip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arpo:
+    """The code: a branch when `clip(U - weight * rise) <= base`, so chance `base + weight * rise`.
+
+    It knows no penalty: one path may take every branch.
+    """
+
+    base: float = 0.5
+    """The chance when the uncertainty has not risen; a larger one branches more."""
+    weight: float = 4.0
+    """With `code_signal`: 0.2."""
+
+    def chance(self, rise: float, streak: int) -> Chance:
+        """Return `clip(base + weight * rise)`."""
+        del streak
+        return Chance(value=clip(self.base + self.weight * rise))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArpoPaper:
+    """The paper: a branch exactly when `alpha + beta * rise > threshold`. It draws nothing."""
+
+    alpha: float = 0.5
+    beta: float = 4.0
+    threshold: float = 0.5
+
+    def chance(self, rise: float, streak: int) -> Chance:
+        """Return 0 or 1."""
+        del streak
+        score = self.alpha + self.beta * rise
+        return Chance(value=float(score > self.threshold), score=score, threshold=self.threshold)

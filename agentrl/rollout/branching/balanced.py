@@ -1,0 +1,234 @@
+"""Entropy-balanced branching: ARPO and AEPO, by rule and by how the budget is split."""
+
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import Any
+
+from agentrl.rollout.branching.aepo import Aepo, Monitored, Observed, Online, Split, Static
+from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Reason, Start
+from agentrl.rollout.branching.entropy import EntropySignal, Probe
+from agentrl.rollout.branching.growth import Ended, Growth, Line, origin_of
+from agentrl.rollout.branching.rule import BranchRule, Chance, Draw, seeded_draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedState:
+    """Where one task's tree stands."""
+
+    growth: Growth
+    roots: int
+    """How many leaves begin at the prompt, as now known; places for them are not branched away."""
+    alone: bool = False
+    """Pre-monitoring: the first trajectory runs alone."""
+    observed: Observed = field(default_factory=Observed)
+    """Of this task's trajectories alone; add it to the next task's `prior`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balanced:
+    """Branches where the policy has become less certain than it was when the trajectory began.
+
+    The defaults are AEPO with the share of roots estimated online. What a branch cannot use is
+    filled with fresh trajectories, so that a task has exactly the leaves of its budget.
+    """
+
+    budget: Budget
+    signal: EntropySignal
+    rule: BranchRule = field(default_factory=Aepo)
+    split: Split = field(default_factory=Online)
+    beam: int = 2
+    """Trajectories that one boundary may make of one, itself among them."""
+    inherit_first: bool = True
+    """Measure a branch against its root's first signal; the code takes the branch's own."""
+    delayed: bool = False
+    """Decide by the signal of the turn before the tool result, as the code does."""
+    fill_at_once: bool = False
+    """Begin everything that is left when nothing lives; else one at a time, which may branch."""
+    prior: Observed = field(default_factory=Observed)
+    """What earlier tasks have shown, for `Online`."""
+    draw: Draw = seeded_draw
+    name: str = "aepo"
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ValueError(f"beam must be at least 1, got {self.beam}; 1 never branches")
+
+    def start(self, task_id: str, *, seed: int) -> tuple[BalancedState, tuple[Start, ...]]:
+        """Begin the first roots."""
+        roots, alone = self._roots(), isinstance(self.split, Monitored)
+        growth = Growth.of(task_id, seed=seed, budget=self.budget)
+        growth, starts = growth.start_roots(1 if alone else roots)
+        return BalancedState(growth=growth, roots=roots, alone=alone), starts
+
+    def growth(self, state: BalancedState) -> Growth:
+        """Return the common part of the state."""
+        return state.growth
+
+    def probe_tokens(self, state: BalancedState, path: Path, turn: int) -> int:
+        """Return the signal's tokens; 0 where nobody would use it.
+
+        `Online` learns from every turn, for the tasks to come, even when nothing more can begin.
+        """
+        del path
+        used = turn == 0 or state.growth.ledger.open or isinstance(self.split, Online)
+        return self.signal.tokens if used else 0
+
+    def kept(self, state: BalancedState) -> frozenset[Origin]:
+        """Return nothing: branches open at once or never."""
+        del state
+        return frozenset()
+
+    def at_boundary(
+        self, state: BalancedState, boundary: Boundary
+    ) -> tuple[BalancedState, BranchDecision]:
+        """Take the signal in, and branch by the rule."""
+        growth = state.growth.hear(boundary.path, boundary.tokens)
+        before = growth.line(boundary.path)
+        line = _measured(before, boundary, own_first=not self.inherit_first)
+        growth = growth.put(line)
+        value = before.last if self.delayed else boundary.probe and boundary.probe.value
+        rise = None if value is None or line.first is None else value - line.first
+        free = max(0, growth.ledger.open - max(0, state.roots - growth.roots))
+        made = self._decided(state, boundary, line, rise=rise, free=free)
+        if made.reason != "branched":
+            growth = growth.put(replace(line, streak=0))
+            return replace(state, growth=growth), made
+        line = replace(line, streak=line.streak + 1, branches=line.branches + 1)
+        heir = line if self.inherit_first else replace(line, first=None)
+        count = sum(draw < made.chance.value for draw in made.draws) if made.chance else 0
+        growth, children = growth.put(line).branch(origin_of(boundary), count, inherit=heir)
+        return replace(state, growth=growth), replace(made, children=children)
+
+    def fork_failed(
+        self, state: BalancedState, start: Start
+    ) -> tuple[BalancedState, tuple[Start, ...]]:
+        """Free the place. A boundary that got no branch at all does not count as one."""
+        growth = state.growth.drop(start.path)
+        parent = next((o for o in growth.lines if o.start.path == start.origin.path), None)
+        siblings = any(line.start.origin == start.origin for line in growth.lines)
+        if parent is not None and not siblings:
+            # A replayed world may fail when its parent has long gone on.
+            streak = 0 if parent.turn == start.origin.turn else parent.streak
+            undone = replace(parent, streak=streak, branches=max(0, parent.branches - 1))
+            growth = growth.put(undone)
+        growth, starts = growth.fill(whole=self.fill_at_once)
+        return replace(state, growth=growth), starts
+
+    def finished(
+        self, state: BalancedState, ended: Ended
+    ) -> tuple[BalancedState, tuple[Start, ...]]:
+        """Learn from the trajectory, begin the roots that are due, or fill up."""
+        line = state.growth.line(ended.path)
+        growth, again = state.growth.end(ended)
+        if again:
+            return replace(state, growth=growth), again
+        ended_for_good = line.start.sample in growth.ledger.ended
+        observed = state.observed + (_seen(line) if ended_for_good else Observed())
+        alone = state.alone and not growth.ledger.ended
+        roots = state.roots
+        if not alone and not isinstance(self.split, Static):
+            roots = (self._prior() + observed).share(self.budget.leaves, self.split) or roots
+        growth, due = growth.start_roots(0 if alone else roots - growth.roots)
+        growth, filled = growth.fill(whole=self.fill_at_once)
+        state = replace(state, growth=growth, observed=observed, roots=roots, alone=alone)
+        return state, due + filled
+
+    def _prior(self) -> Observed:
+        return self.prior if isinstance(self.split, Online) else Observed()
+
+    def _roots(self) -> int:
+        """Return how many leaves begin at the prompt before any of them has ended."""
+        half = max(1, self.budget.leaves // 2)
+        match self.split:
+            case Online():
+                learnt = self.prior.share(self.budget.leaves, self.split)
+                return min(learnt or self.split.roots or half, self.budget.leaves)
+            case Static():
+                return min(self.split.roots or half, self.budget.leaves)
+            case Monitored():
+                return self.budget.leaves
+
+    def _decided(
+        self,
+        state: BalancedState,
+        boundary: Boundary,
+        line: Line,
+        *,
+        rise: float | None,
+        free: int,
+    ) -> BranchDecision:
+        """Return the decision, its children still missing."""
+        growth, cap = state.growth, self.budget.path_branches
+        reason: Reason | None = None
+        if boundary.turn == 0:
+            reason = "opening"
+        elif state.alone:
+            reason = "alone"
+        elif not free:
+            reason = "budget"
+        elif self.beam == 1 or (cap is not None and line.branches >= cap):
+            reason = "path"
+        elif rise is None:
+            reason = "unmeasured"
+        chance, draws = None, ()
+        if reason is None and rise is not None:
+            chance = self.rule.chance(rise, line.streak)
+            draws = self._draws(growth, boundary, min(self.beam - 1, free))
+            reason = _verdict(chance, draws)
+        return BranchDecision(
+            task_id=growth.task_id,
+            topology=self.name,
+            rule={"rule": type(self.rule).__name__} | _parameters(self.rule),
+            sample=line.start.sample,
+            boundary=boundary,
+            reason=reason or "unmeasured",
+            first=line.first,
+            rise=rise,
+            streak=line.streak,
+            chance=chance,
+            draws=draws,
+            open=free,
+        )
+
+    def _draws(self, growth: Growth, boundary: Boundary, count: int) -> tuple[float, ...]:
+        where = ("branch", *boundary.path, "turn", boundary.turn)
+        return tuple(self.draw(growth.seed, growth.task_id, (*where, i)) for i in range(count))
+
+
+def _verdict(chance: Chance, draws: tuple[float, ...]) -> Reason:
+    if any(draw < chance.value for draw in draws):
+        return "branched"
+    return "draw" if chance.score is None else "threshold"
+
+
+def _measured(line: Line, boundary: Boundary, *, own_first: bool) -> Line:
+    """Return the line with the boundary's signal on it."""
+    probe: Probe | None = boundary.probe
+    line = replace(line, turn=boundary.turn)
+    if probe is None:
+        return replace(line, last=None)
+    if boundary.turn == 0:
+        return replace(line, first=probe.value, last=probe.value)
+    first = probe.value if line.first is None and own_first else line.first
+    return replace(
+        line,
+        first=first,
+        last=probe.value,
+        tool_sum=line.tool_sum + probe.value,
+        tools=line.tools + 1,
+    )
+
+
+def _seen(line: Line) -> Observed:
+    """Return what an ended trajectory adds; a branch shares its root's opening."""
+    opening = line.first if line.is_root else None
+    return Observed(
+        root_sum=opening or 0.0,
+        roots=int(opening is not None),
+        tool_sum=line.tool_sum,
+        tools=line.tools,
+    )
+
+
+def _parameters(rule: BranchRule) -> dict[str, Any]:
+    return asdict(rule) if is_dataclass(rule) and not isinstance(rule, type) else {}

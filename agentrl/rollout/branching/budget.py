@@ -1,0 +1,93 @@
+"""Who may still begin: one task's leaves and tokens, counted."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one task's tree may cost."""
+
+    leaves: int
+    """Trajectories, failed for good among them: exactly so many end, tokens allowing."""
+    tokens: int | None = None
+    """Tokens of all trajectories, shared ones once. When they are used up nothing more begins, and
+    what runs goes on to its end: the tree may have fewer leaves and a few more tokens."""
+    retries: int = 2
+    """How often a leaf that failed is begun again."""
+    path_branches: int | None = None
+    """Branch points on one path, at most."""
+
+    def __post_init__(self) -> None:
+        if self.leaves < 1:
+            raise ValueError(f"a task needs at least one leaf, got {self.leaves}")
+        if self.tokens is not None and self.tokens < 1:
+            raise ValueError(f"a budget of {self.tokens} tokens starts nothing; None sets no bound")
+        if self.retries < 0 or (self.path_branches is not None and self.path_branches < 0):
+            raise ValueError(
+                f"retries and path_branches must be 0 or more, got {self.retries} and "
+                f"{self.path_branches}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The samples of a task: free, live or ended, every one exactly one of the three."""
+
+    budget: Budget
+    free: tuple[int, ...]
+    """Ascending."""
+    live: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+    tries: tuple[int, ...] = ()
+    """Failures that were begun again, by sample."""
+    tokens: int = 0
+    """Used so far, as last heard."""
+
+    @classmethod
+    def of(cls, budget: Budget) -> "Ledger":
+        """Return a ledger of which nothing is used."""
+        return cls(budget=budget, free=tuple(range(budget.leaves)), tries=(0,) * budget.leaves)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the tokens are used up."""
+        return self.budget.tokens is not None and self.tokens >= self.budget.tokens
+
+    @property
+    def open(self) -> int:
+        """Return how many trajectories may begin now."""
+        return 0 if self.spent else len(self.free)
+
+    def take(self, count: int) -> tuple["Ledger", tuple[int, ...]]:
+        """Return the lowest free samples, at most `count`, now live."""
+        taken = self.free[: max(0, min(count, self.open))]
+        return replace(self, free=self.free[len(taken) :], live=(*self.live, *taken)), taken
+
+    def give_back(self, sample: int) -> "Ledger":
+        """Return a ledger on which a live sample is free again."""
+        return replace(
+            self, live=_without(self.live, sample), free=tuple(sorted((*self.free, sample)))
+        )
+
+    def end(self, sample: int) -> "Ledger":
+        """Return a ledger on which a live sample has ended for good."""
+        return replace(self, live=_without(self.live, sample), ended=(*self.ended, sample))
+
+    def may_retry(self, sample: int) -> bool:
+        """Return whether a failed sample is begun again."""
+        return self.tries[sample] < self.budget.retries and not self.spent
+
+    def retried(self, sample: int) -> "Ledger":
+        """Return a ledger that has counted one more failure of a sample."""
+        tries = (*self.tries[:sample], self.tries[sample] + 1, *self.tries[sample + 1 :])
+        return replace(self, tries=tries)
+
+    def used(self, tokens: int) -> "Ledger":
+        """Return a ledger with so many more tokens used."""
+        return replace(self, tokens=self.tokens + tokens)
+
+
+def _without(samples: tuple[int, ...], sample: int) -> tuple[int, ...]:
+    if sample not in samples:
+        raise ValueError(f"sample {sample} is not live; live are {samples}")
+    return tuple(other for other in samples if other != sample)

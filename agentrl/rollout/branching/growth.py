@@ -1,0 +1,168 @@
+"""One task's tree as far as it has grown: who lives, who came from whom. Frozen; pure steps."""
+
+from dataclasses import dataclass, replace
+
+from agentrl.rollout.branching.budget import Budget, Ledger
+from agentrl.rollout.branching.decision import Boundary, Origin, Path, Start
+from agentrl.seeds import derive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A trajectory has ended."""
+
+    path: Path
+    tokens: int
+    """Added by this trajectory itself, shared ones not among them."""
+    failed: bool = False
+    """Something broke: it has no reward and may be begun again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A live trajectory."""
+
+    start: Start
+    streak: int = 0
+    """Boundaries in a row, up to the last one, that branched on this path."""
+    branches: int = 0
+    """Boundaries that branched on this path."""
+    turn: int = 0
+    """Of the latest boundary."""
+    first: float | None = None
+    """The signal at the start of its root."""
+    last: float | None = None
+    """The latest signal."""
+    tool_sum: float = 0.0
+    tools: int = 0
+    """Signals after tool results that are its own, and their sum."""
+    tokens: int = 0
+    """Of its own, as last heard."""
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it began at the prompt."""
+        return self.start.origin.turn == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What every topology keeps of one task."""
+
+    task_id: str
+    seed: int
+    """Of the run or step: with task and path it gives every draw and every trajectory's noise."""
+    ledger: Ledger
+    lines: tuple[Line, ...] = ()
+    roots: int = 0
+    """Begun so far, those begun again not counted twice."""
+    issued: tuple[Path, ...] = ()
+    """Every path ever given out: a failure begun again must not name its branches twice."""
+
+    @classmethod
+    def of(cls, task_id: str, *, seed: int, budget: Budget) -> "Growth":
+        """Return a tree of which nothing has grown."""
+        return cls(task_id=task_id, seed=seed, ledger=Ledger.of(budget))
+
+    def line(self, path: Path) -> Line:
+        """Return a live trajectory."""
+        for line in self.lines:
+            if line.start.path == path:
+                return line
+        raise ValueError(f"no trajectory {path} is live in the tree of task {self.task_id}")
+
+    def put(self, line: Line) -> "Growth":
+        """Return the tree with one line in place of the one of its path."""
+        same = line.start.path
+        return replace(
+            self, lines=tuple(line if old.start.path == same else old for old in self.lines)
+        )
+
+    def hear(self, path: Path, tokens: int) -> "Growth":
+        """Return the tree after a trajectory said how many tokens it has added."""
+        line = self.line(path)
+        grown = self.put(replace(line, tokens=tokens))
+        return replace(grown, ledger=self.ledger.used(tokens - line.tokens))
+
+    def start_roots(self, count: int) -> tuple["Growth", tuple[Start, ...]]:
+        """Begin so many trajectories at the prompt, or as many as the budget has left."""
+        ledger, samples = self.ledger.take(count)
+        starts = tuple(
+            Start(
+                path=(self.roots + i,),
+                sample=sample,
+                seed=derive(self.seed, self.task_id, self.roots + i),
+                origin=Origin(path=(self.roots + i,), turn=0),
+            )
+            for i, sample in enumerate(samples)
+        )
+        grown = replace(self, ledger=ledger, roots=self.roots + len(starts))
+        return grown.with_lines(*(Line(start=start) for start in starts)), starts
+
+    def branch(
+        self, origin: Origin, count: int, *, inherit: Line | None = None
+    ) -> tuple["Growth", tuple[Start, ...]]:
+        """Begin so many trajectories at `origin`, or as many as the budget has left.
+
+        They take over the streak, the branches and the first signal of `inherit`.
+        """
+        ledger, samples = self.ledger.take(count)
+        grown, starts = replace(self, ledger=ledger), list[Start]()
+        for sample in samples:
+            path = grown.free_path(origin)
+            seed = derive(self.seed, self.task_id, *path)
+            start = Start(path=path, sample=sample, seed=seed, origin=origin)
+            parent = inherit or Line(start=start)
+            line = replace(parent, start=start, tool_sum=0.0, tools=0, tokens=0)
+            grown = grown.with_lines(line)
+            starts.append(start)
+        return grown, tuple(starts)
+
+    def free_path(self, origin: Origin) -> Path:
+        """Return the path of the next branch at `origin`."""
+        ordinal = 0
+        while (path := (*origin.path, origin.turn, ordinal)) in self.issued:
+            ordinal += 1
+        return path
+
+    def with_lines(self, *lines: Line) -> "Growth":
+        """Return the tree with further live trajectories."""
+        known = tuple(line.start.path for line in lines if line.start.path not in self.issued)
+        return replace(self, lines=(*self.lines, *lines), issued=(*self.issued, *known))
+
+    def drop(self, path: Path) -> "Growth":
+        """Return the tree without a trajectory that never began; its place is free again."""
+        gone = self.line(path)
+        return replace(self.without(path), ledger=self.ledger.give_back(gone.start.sample))
+
+    def end(self, ended: Ended) -> tuple["Growth", tuple[Start, ...]]:
+        """Return the tree without a trajectory that has ended.
+
+        A failed root is begun again as it was, a failed branch leaves its place to whoever comes:
+        the world it began in is gone. Both only as often as the budget allows.
+        """
+        grown = self.hear(ended.path, ended.tokens)
+        line = grown.line(ended.path)
+        sample = line.start.sample
+        if not (ended.failed and grown.ledger.may_retry(sample)):
+            return replace(grown.without(ended.path), ledger=grown.ledger.end(sample)), ()
+        ledger = grown.ledger.retried(sample)
+        if line.is_root:
+            again = Line(start=line.start)
+            return replace(grown, ledger=ledger).put(again), (line.start,)
+        return replace(grown.without(ended.path), ledger=ledger.give_back(sample)), ()
+
+    def without(self, path: Path) -> "Growth":
+        """Return the tree without one live trajectory."""
+        return replace(self, lines=tuple(line for line in self.lines if line.start.path != path))
+
+    def fill(self, *, whole: bool) -> tuple["Growth", tuple[Start, ...]]:
+        """Begin at the prompt when nothing lives and leaves are left: one, or all of them."""
+        if self.lines:
+            return self, ()
+        return self.start_roots(self.ledger.open if whole else 1)
+
+
+def origin_of(boundary: Boundary) -> Origin:
+    """Return the place a boundary's branches begin from."""
+    return Origin(path=boundary.path, turn=boundary.turn)

@@ -1,0 +1,84 @@
+"""What the runner asks a topology, and how a topology's state comes back from a log.
+
+A topology is pure: it takes a frozen state and what happened, and returns the next state and what
+to do. The runner owns the state, begins what it is told to begin, and reports what came of it:
+
+    start ──► Start, ...                       begin these trajectories
+    at_boundary(Boundary) ──► BranchDecision   begin its children, keep the place, or just go on
+    fork_failed(Start) ──► Start, ...          what could not be begun costs nothing but itself
+    finished(Ended) ──► Start, ...             no live trajectory and no start: the tree is done
+
+The same events in the same order give the same states, under any clock; `restore` folds a log.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Start
+from agentrl.rollout.branching.entropy import EntropySignal
+from agentrl.rollout.branching.growth import Ended, Growth
+
+S = TypeVar("S")
+Event = Boundary | Start | Ended
+"""What a runner reports: a boundary, a start that could not be begun, the end of a trajectory."""
+
+
+class Topology(Protocol[S]):
+    """The shape of a task's tree, as decisions. Immutable, shared between tasks."""
+
+    @property
+    def signal(self) -> EntropySignal | None:
+        """How turns are probed, None for a topology that looks at no entropy."""
+        ...
+
+    def start(self, task_id: str, *, seed: int) -> tuple[S, tuple[Start, ...]]:
+        """Begin a task."""
+        ...
+
+    def growth(self, state: S) -> Growth:
+        """Return the part of a state that every topology has."""
+        ...
+
+    def probe_tokens(self, state: S, path: Path, turn: int) -> int:
+        """Return how many tokens of a turn to sample before its boundary is reported; 0 for none.
+
+        They stay the turn's first tokens whatever is decided.
+        """
+        ...
+
+    def at_boundary(self, state: S, boundary: Boundary) -> tuple[S, BranchDecision]:
+        """Decide whether trajectories branch where a turn begins."""
+        ...
+
+    def fork_failed(self, state: S, start: Start) -> tuple[S, tuple[Start, ...]]:
+        """Take back a start whose world could not be made; its budget is free again."""
+        ...
+
+    def finished(self, state: S, ended: Ended) -> tuple[S, tuple[Start, ...]]:
+        """Take note of the end of a trajectory and say what begins now."""
+        ...
+
+    def kept(self, state: S) -> frozenset[Origin]:
+        """Return the places that trajectories may yet begin from, of those decided to be kept."""
+        ...
+
+
+def restore(
+    topology: Topology[S], task_id: str, *, seed: int, events: Sequence[Event]
+) -> tuple[S, tuple[BranchDecision, ...]]:
+    """Return the state after `events`, and the decisions they led to."""
+    state, _ = topology.start(task_id, seed=seed)
+    decisions: list[BranchDecision] = []
+    for event in events:
+        match event:
+            case Boundary():
+                state, decision = topology.at_boundary(state, event)
+                decisions.append(decision)
+            case Start():
+                state, _ = topology.fork_failed(state, event)
+            case Ended():
+                state, _ = topology.finished(state, event)
+    return state, tuple(decisions)
+
+
+AnyTopology = Topology[Any]
