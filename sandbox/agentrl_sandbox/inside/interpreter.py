@@ -246,7 +246,9 @@ class Interpreter:
             continue
         (request,) = requests
         home = request["directory"]
-        if directory is not None:
+        if directory is None:
+            os.chdir(home)  # it may have been mounted while we waited
+        else:
             kernel.drop_capabilities()  # a user namespace of our own gave us all of it
             below = os.path.relpath(directory, self._directory)
             _live_in(home)

@@ -140,7 +140,7 @@ class Keeper:
     def _spawn(self, request: int, session: Session, _: Body, __: bytes) -> None:
         """Start a fresh interpreter: a fork of this process, which never ran the code."""
         if session.cpu_s >= self._settings.cpu_s:
-            self._reply(request, {"limit": self._quota.cpu_text})
+            self._unborn(request, session, "limit", self._quota.cpu_text)
             return
         wires = Wires()
         birth = Birth("fresh", request, session, wires)
@@ -149,12 +149,14 @@ class Keeper:
             birth.pid = kernel.fork()
         except OSError as error:
             wires.close()
-            self._reply(request, {"refused": f"no process for an interpreter: {error}"})
+            self._unborn(request, session, "refused", f"no process for an interpreter: {error}")
             return
         if birth.pid == 0:
             home = session.place
             for kind, fd in home.namespaces.items():
                 kernel.join(fd, kind)
+            if home.is_detached:  # a copy of a session that had no interpreter
+                kernel.unshare(place.OWN)
             become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
         wires.close_theirs()
         self._expect(birth)
@@ -226,18 +228,24 @@ class Keeper:
         if birth.kind == "fresh":
             death = death_of(birth.pid, os.pidfd_open(birth.pid))
             said, _ = Capture(birth.wires.err, self._settings.output_bytes).take()
-            reply = {"refused": f"the interpreter {death.text} ({why}): {said}"}
+            kind, why = "refused", f"the interpreter {death.text} ({why}): {said}"
         else:
-            reply = {"unsupported": why}
+            kind = "unsupported"
         birth.wires.close()
+        self._end_strays(birth.session)
         if birth.session.spare is birth:
             birth.session.spare = None
         else:
-            self._reply(birth.request, reply)
-        self._end_strays(birth.session)
-        if birth.kind == "copy":
-            self._remove(birth.session)
+            self._unborn(birth.request, birth.session, kind, why)
         self._share_processes()
+
+    def _unborn(self, request: int, session: Session, kind: str, why: str) -> None:
+        """Tell the host that there is no interpreter; without one there is no copy either."""
+        if session.id in self._sessions:
+            self._reply(request, {kind: why})
+            return
+        self._remove(session)
+        self._reply(request, {"unsupported": why})
 
     def _known(self, newborn: Birth | None = None) -> set[int]:
         """Return the processes that may be below this one."""
@@ -293,8 +301,7 @@ class Keeper:
             return
         copy.cpu_s = session.cpu_s
         if session.life is None:
-            self._sessions[copy.id] = copy
-            self._reply(request, {"session": copy.id})
+            self._spawn(request, copy, {}, b"")  # what runs there needs namespaces to run in
             return
         birth = Birth("copy", request, copy, Wires(), origin=session.life)
         self._copy(birth, keep_rng=bool(body.get("keep_rng")))
