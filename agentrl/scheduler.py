@@ -1,11 +1,12 @@
 """Step 5 of the flow: pure decisions about what runs, runs again, and stops the run."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from agentrl.errors import AgentrlError
-from agentrl.trajectory import Failed, Outcome
+from agentrl.trajectory import Failed, Leaf, Outcome, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,84 @@ class Attempt:
     """Index of the trajectory within its group."""
     number: int = 0
     """0 is the first try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """How far the trajectories of one task are."""
+
+    number: int
+    """Counted over the run, in the order groups are opened."""
+    target: int
+    """How many trajectories the group trains on."""
+    started: int = 0
+    """Trajectories ever begun or queued, forks among them; a retry is the same one."""
+    live: int = 0
+    """Of those, the ones that have not ended: queued, running or parked."""
+    valid: int = 0
+    """Ended with a reward."""
+    failed: int = 0
+    """Failed for good."""
+
+
+class Topology(Protocol):
+    """How the trajectories of a group come about. Pure, and one for all groups of a run."""
+
+    def wanted(self, group: GroupState) -> int:
+        """Return how many trajectories to start from the prompt now; asked after every event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """Independent trajectories, all started at once; `redundancy` more than the group needs."""
+
+    redundancy: int = 0
+
+    def wanted(self, group: GroupState) -> int:
+        """Return what is missing of the target and its redundancy."""
+        return max(0, group.target + self.redundancy - group.started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooted:
+    """A few roots that branch as they go; what is then missing is filled up with fresh ones."""
+
+    roots: int
+
+    def wanted(self, group: GroupState) -> int:
+        """Return the roots at first, and once nothing lives any more, what is missing."""
+        if group.started == 0:
+            return min(self.roots, group.target)
+        return 0 if group.live else max(0, group.target - group.valid - group.failed)
+
+
+def _no_turn(attempt: Attempt, tree: Tree) -> None:
+    del attempt, tree
+
+
+def _no_leaf(attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
+    del attempt, tree, leaf
+
+
+def _every_group(group: GroupState, leaves: Sequence[Leaf]) -> bool:
+    del group, leaves
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What others hear of a run's trajectories, on the event loop: durability, curation, traces.
+
+    An error raised here stops the run.
+    """
+
+    on_turn: Callable[[Attempt, Tree], None] = _no_turn
+    """A turn is complete and on the tree; the next request has not been made."""
+    on_finished: Callable[[Attempt, Tree, Leaf], None] = _no_leaf
+    """A trajectory ended for good, failures among them; it is not on the tree yet."""
+    on_group: Callable[[GroupState, Sequence[Leaf]], bool] = _every_group
+    """A group is complete; False drops it, and another one takes its place."""
 
 
 def plan(tasks: int, group_size: int) -> tuple[Attempt, ...]:

@@ -1,17 +1,22 @@
 """Steps 2 to 5 of the flow: many trajectories at once, bounded, each on its own environment."""
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentrl.env import Env
-from agentrl.errors import AgentrlError
 from agentrl.policy import PolicyEngine, Sampling
-from agentrl.rollout.episode import Chat, Episode, EpisodeLimits
-from agentrl.scheduler import Attempt, plan, tries_again
+from agentrl.rollout.episode import CLOSE_S, Chat, Episode, EpisodeLimits
+from agentrl.rollout.gate.alarm import Alarms
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.runner import Gate, GateDeadlines
+from agentrl.rollout.gate.seat import Seat
+from agentrl.scheduler import Hooks, Topology
 from agentrl.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
+
+NEVER_S = 1e9
+"""A turn's deadline, where the seat has its own that leaves out the time at the gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,10 @@ class Rollouts:
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     concurrency: int = 64
     retries: int = 2
+    fork_s: float = 60.0
+    """Deadline of an environment's fork."""
+    stall_s: float = 3600.0
+    """The run stops when nothing at all has moved for so long."""
 
     async def collect(
         self,
@@ -40,50 +49,87 @@ class Rollouts:
         the last trajectory has ended; cancelling the call ends them all and closes their
         environments. `on_leaf` hears of each as it ends.
         """
-        trees = [Tree(task) for task in tasks]
-        free = asyncio.Semaphore(self.concurrency)
+        policy = GatePolicy(
+            mode="sync",
+            groups_per_step=len(tasks),
+            group_size=group_size,
+            concurrency=self.concurrency,
+            retries=self.retries,
+        )
+        left = list(tasks)
 
-        async def play(attempt: Attempt) -> None:
-            tree = trees[attempt.group]
-            async with free:
-                leaf = await self._episode(tree, attempt, seed, sampling).run()
-                number = attempt.number
-                while tries_again(leaf.outcome, attempt, retries=self.retries):
-                    number += 1
-                    attempt = Attempt(group=attempt.group, sample=attempt.sample, number=number)
-                    leaf = await self._episode(tree, attempt, seed, sampling).run()
-            tree.end(leaf)
-            on_leaf(tree, leaf)
+        def take(count: int) -> list[Task]:
+            taken, left[:] = left[:count], left[count:]
+            return taken
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for attempt in plan(len(tasks), group_size):
-                    group.create_task(play(attempt))
-        except ExceptionGroup as errors:
-            # Trajectories that meet one wrong configuration all say the same thing: say it once.
-            raise (_known(errors) or errors) from None
-        return trees
-
-    def _episode(self, tree: Tree, attempt: Attempt, seed: int, sampling: Sampling) -> Episode:
-        # A retry plays the same seed: what failed was not the policy's doing.
-        return Episode(
-            env=self.make_env(),
-            engine=self.engine,
-            chat=self.chat,
-            tree=tree,
-            sample=attempt.sample,
-            seed=derive(seed, tree.task.id, attempt.sample),
+        gate = self.gate(
+            policy,
+            take,
             sampling=sampling,
-            limits=self.limits,
+            seed=lambda number, task, sample: derive(seed, task.id, sample),
+            hooks=Hooks(on_finished=lambda attempt, tree, leaf: on_leaf(tree, leaf)),
+        )
+        async with gate:
+            return list((await gate.batch()).trees)
+
+    def gate(
+        self,
+        policy: GatePolicy,
+        tasks: Callable[[int], Sequence[Task]],
+        *,
+        sampling: Sampling,
+        seed: Callable[[int, Task, int], int],
+        alarms: Alarms | None = None,
+        topology: Topology | None = None,
+        hooks: Hooks | None = None,
+        on_stuck: Callable[[str], None] = lambda text: None,
+        version: int = 0,
+    ) -> Gate:
+        """Return the gate that makes batches of an endless stream of tasks; see `Gate`."""
+
+        async def play(seat: Seat) -> Leaf:
+            return await self.episode(seat, sampling).run()
+
+        return Gate(
+            policy=policy,
+            engine=self.engine,
+            play=play,
+            tasks=tasks,
+            seed=seed,
+            deadlines=self._deadlines(),
+            alarms=alarms,
+            topology=topology,
+            hooks=hooks,
+            on_stuck=on_stuck,
+            version=version,
         )
 
+    def episode(self, seat: Seat, sampling: Sampling) -> Episode:
+        """Return the trajectory of a seat, with an environment of its own."""
+        # A retry plays the same seed: what failed was not the policy's doing.
+        return Episode(
+            env=seat.watched(self.make_env()),
+            engine=seat.engine,
+            chat=self.chat,
+            tree=seat.tree,
+            sample=seat.attempt.sample,
+            seed=seat.seed,
+            sampling=sampling,
+            limits=replace(self.limits, turn_s=NEVER_S),
+            clock=seat.clock,
+        )
 
-def _known(errors: ExceptionGroup[Exception]) -> Exception | None:
-    """Return the first of our own errors, however deep it lies."""
-    group = errors.subgroup(AgentrlError)
-    while isinstance(group, ExceptionGroup):
-        first = group.exceptions[0]
-        if not isinstance(first, ExceptionGroup):
-            return first
-        group = first
-    return None
+    def _deadlines(self) -> GateDeadlines:
+        limits = self.limits
+        return GateDeadlines(
+            turn_s=limits.turn_s,
+            fork_s=self.fork_s,
+            stall_s=self.stall_s,
+            phases={
+                "reset": limits.reset_s,
+                "generate": limits.turn_s,
+                "step": limits.step_s,
+                "fork": self.fork_s,
+                "close": CLOSE_S,
+            },
+        )

@@ -1,0 +1,27 @@
+"""When the trajectories of a task are a group that can train."""
+
+from typing import Literal
+
+from agentrl.scheduler import GroupState
+
+GroupVerdict = Literal["open", "ready", "short"]
+"""`open` waits for more of its trajectories; `short` ended with too few that did not fail."""
+
+
+def judge(group: GroupState, *, min_valid: int) -> GroupVerdict:
+    """Return what a group is after one of its trajectories ended.
+
+    It is ready as soon as it has all it trains on, or when there is nothing left to wait for. Ask
+    the topology first: a trajectory that it still wants has to be counted as live.
+    """
+    if group.valid < group.target and group.live:
+        return "open"
+    return "ready" if group.valid >= min_valid else "short"
+
+
+def failures_kept(group: GroupState) -> int:
+    """Return how many failed trajectories a ready group carries: the gaps in its target.
+
+    They train nothing; reports count them.
+    """
+    return min(group.failed, max(0, group.target - group.valid))

@@ -1,0 +1,397 @@
+"""Who is queued, live, parked and ended. Every event goes in here, every decision comes out.
+
+A group is *open* until its trajectories have ended, then *ready*, then *taken* by a batch; or it is
+*dropped*. A trajectory is *queued*, then *live* (perhaps *parked* for its segment), then *ended*;
+retries, restarts and refills put the same one back in the queue. No clock and no coroutine is in
+here, and no event costs more than the logarithm of what is open.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Literal
+
+from agentrl.rollout.gate.group import GroupVerdict, failures_kept, judge
+from agentrl.rollout.gate.policy import (
+    GatePolicy,
+    SchedulerState,
+    batch_is_ready,
+    groups_to_open,
+    next_segment_is_due,
+    places_free,
+)
+from agentrl.scheduler import Attempt, Chains, GroupState, Topology, tries_again
+from agentrl.trajectory import Failed, Leaf
+
+MemberPhase = Literal["queued", "live", "parked", "ended", "stopped"]
+"""`stopped` was told to end because nobody needs it; its coroutine may still be closing things."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One trajectory of a group. Owned by the ledger; others read it."""
+
+    group: int
+    sample: int
+    phase: MemberPhase = "queued"
+    failures: int = 0
+    restarts: int = 0
+    begun: int = 0
+    """How often it was started."""
+    born: int = 0
+    """Version when it was started last."""
+    oldest: int | None = None
+    """Version of its oldest sampled token since then."""
+    leaf: Leaf | None = None
+    """Its end, once it has ended for good."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """Return which try at which trajectory this is."""
+        return Attempt(group=self.group, sample=self.sample, number=max(0, self.begun - 1))
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One task's trajectories. Owned by the ledger; others read it."""
+
+    state: GroupState
+    opened: int
+    """Which opening it came with: groups opened together start side by side."""
+    requeues: int
+    members: list[Member] = field(default_factory=list[Member])
+    is_ready: bool = False
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """Return what the group trains on and the failures it carries, in sample order."""
+        leaves = [member.leaf for member in self.members if member.leaf is not None]
+        valid = [leaf for leaf in leaves if not isinstance(leaf.outcome, Failed)]
+        failed = [leaf for leaf in leaves if isinstance(leaf.outcome, Failed)]
+        return sorted([*valid, *failed[: failures_kept(self.state)]], key=lambda leaf: leaf.sample)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """What follows from the end of a trajectory."""
+
+    again: bool = False
+    """It is queued again: it failed and is refilled alone."""
+    group: GroupVerdict = "open"
+    surplus: tuple[Member, ...] = ()
+    """Trajectories to stop: the group is complete without them."""
+
+
+OPEN = End()
+AGAIN = End(again=True)
+
+
+class Ledger:
+    """The scheduler's memory. Owned by one runner."""
+
+    def __init__(
+        self, policy: GatePolicy, *, topology: Topology | None = None, version: int = 0
+    ) -> None:
+        self.policy = policy
+        self._topology = topology or Chains()
+        self._version = version
+        self._waiting = False
+        self._groups: dict[int, Group] = {}
+        self._ready: list[int] = []
+        self._queue: list[tuple[int, int, int, int, int]] = []
+        self._by_deadline: dict[int, dict[Member, None]] = {}
+        self._opened = self._openings = 0
+        self._accepted = version * policy.groups_per_step
+        self._queued = self._live = self._parked = self._open = self._ready_count = 0
+        self.restarted = self.requeued = self.dropped = 0
+        """How many trajectories were begun again for their age, groups tried again, dropped."""
+
+    @property
+    def state(self) -> SchedulerState:
+        """Return the counts that the modes decide on."""
+        return SchedulerState(
+            version=self._version,
+            waiting=self._waiting,
+            open=self._open,
+            ready=self._ready_count,
+            accepted=self._accepted,
+            queued=self._queued,
+            live=self._live,
+            parked=self._parked,
+        )
+
+    @property
+    def groups(self) -> Iterable[Group]:
+        """Return the groups that are open or ready."""
+        return self._groups.values()
+
+    def group(self, number: int) -> Group | None:
+        """Return an open or ready group."""
+        return self._groups.get(number)
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def groups_to_open(self) -> int:
+        """Return how many groups to open now."""
+        return groups_to_open(self.state, self.policy)
+
+    def batch_is_ready(self) -> bool:
+        """Return whether the trainer gets its batch now."""
+        return batch_is_ready(self.state, self.policy)
+
+    def next_segment_is_due(self) -> bool:
+        """Return whether parked trajectories go on without a new version."""
+        return next_segment_is_due(self.state, self.policy)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def wait_for_batch(self) -> None:
+        """Note that the trainer waits."""
+        self._waiting = True
+
+    def open_groups(self, requeues: Iterable[int]) -> list[Group]:
+        """Open one group per entry, which says how often its task was requeued before."""
+        self._openings += 1
+        opened: list[Group] = []
+        for count in requeues:
+            group = Group(
+                GroupState(number=self._opened, target=self.policy.group_size),
+                opened=self._openings,
+                requeues=count,
+            )
+            self._groups[self._opened] = group
+            self._opened += 1
+            self._open += 1
+            self._fill(group)
+            opened.append(group)
+        return opened
+
+    def start_next(self) -> Member | None:
+        """Give the next queued trajectory a place, if one is free."""
+        while self._queue and places_free(self.state, self.policy):
+            _, _, _, number, sample = heappop(self._queue)
+            group = self._groups.get(number)
+            member = group.members[sample] if group is not None else None
+            if member is None or member.phase != "queued":
+                continue
+            self._queued -= 1
+            self._begin(member)
+            return member
+        return None
+
+    def fork(self, parent: Member) -> Member:
+        """Add a live trajectory to a group: a branch of `parent`, with the parent's age.
+
+        A branch is given its place at once: its environment exists already.
+        """
+        group = self._groups[parent.group]
+        member = Member(group.state.number, len(group.members), phase="queued")
+        group.members.append(member)
+        group.state = replace(
+            group.state, started=group.state.started + 1, live=group.state.live + 1
+        )
+        self._begin(member)
+        member.born, member.oldest = parent.born, parent.oldest
+        self._look_again(member)
+        return member
+
+    def sampled(self, member: Member, oldest: int) -> None:
+        """Note the version of a trajectory's first sampled tokens."""
+        if member.oldest is None or oldest < member.oldest:
+            member.oldest = oldest
+
+    def park(self, member: Member) -> None:
+        """Note that a trajectory has used up its segment."""
+        if member.phase == "live":
+            member.phase = "parked"
+            self._parked += 1
+
+    def unpark(self, member: Member) -> None:
+        """Note that a trajectory goes on with its next segment."""
+        if member.phase == "parked":
+            member.phase = "live"
+            self._parked -= 1
+
+    def ended(self, member: Member, leaf: Leaf) -> End:
+        """Take the end of a live trajectory, and say what follows."""
+        if member.phase == "stopped":
+            return OPEN
+        group = self._groups[member.group]
+        failed = isinstance(leaf.outcome, Failed)
+        attempt = Attempt(group=member.group, sample=member.sample, number=member.failures)
+        self._leave(member)
+        if tries_again(leaf.outcome, attempt, retries=self.policy.retries):
+            member.failures += 1
+            self._enqueue(group, member, first=True)
+            return AGAIN
+        member.phase, member.leaf = "ended", leaf
+        group.state = replace(
+            group.state,
+            live=group.state.live - 1,
+            valid=group.state.valid + (not failed),
+            failed=group.state.failed + failed,
+        )
+        self._fill(group)
+        return self._settle(group)
+
+    def accept(self, group: Group) -> None:
+        """Note that a group whose verdict was `ready` may train."""
+        group.is_ready = True
+        self._open -= 1
+        self._ready_count += 1
+        self._accepted += 1
+        heappush(self._ready, group.state.number)
+
+    def drop(self, group: Group, *, requeue: bool = False) -> bool:
+        """Forget a group that will not train; return whether its task is to be tried again."""
+        del self._groups[group.state.number]
+        self._open -= 1
+        again = requeue and group.requeues < self.policy.requeues
+        self.requeued += again
+        self.dropped += not again
+        return again
+
+    def take(self) -> list[Group]:
+        """Hand the oldest ready groups to the trainer, which no longer waits."""
+        taken: list[Group] = []
+        while self._ready and len(taken) < self.policy.groups_per_step:
+            group = self._groups.get(heappop(self._ready))
+            if group is None or not group.is_ready:
+                continue
+            del self._groups[group.state.number]
+            taken.append(group)
+        self._ready_count -= len(taken)
+        # A short batch uses up its version all the same.
+        self._accepted += self.policy.groups_per_step - len(taken)
+        self._waiting = False
+        return taken
+
+    def publish(self, version: int) -> list[Member]:
+        """Take a new version; return the trajectories that must end now because they are too old.
+
+        Those that have ended are queued again by this call; live ones when `restart` is called,
+        after their coroutines have ended.
+        """
+        self._version = version
+        stop: list[Member] = []
+        for due in sorted(key for key in self._by_deadline if key <= version):
+            for member in self._by_deadline.pop(due):
+                if self._is_gone(member):
+                    continue
+                if not self.policy.is_too_old(version, born=member.born, oldest=member.oldest):
+                    self._look_again(member)
+                elif member.phase == "ended":
+                    self._reopen(member)
+                else:
+                    stop.append(member)
+        return stop
+
+    def restart(self, member: Member) -> bool:
+        """Queue a live trajectory again because of its age; False when it has had its chances."""
+        if member.restarts >= self.policy.max_restarts:
+            return False
+        self._leave(member)
+        member.restarts += 1
+        self.restarted += 1
+        self._enqueue(self._groups[member.group], member, first=True)
+        return True
+
+    # --- how --------------------------------------------------------------------------------------
+
+    def _fill(self, group: Group) -> None:
+        for _ in range(self._topology.wanted(group.state)):
+            member = Member(group.state.number, len(group.members))
+            group.members.append(member)
+            group.state = replace(
+                group.state, started=group.state.started + 1, live=group.state.live + 1
+            )
+            self._enqueue(group, member)
+
+    def _enqueue(self, group: Group, member: Member, *, first: bool = False) -> None:
+        member.phase, member.oldest = "queued", None
+        self._queued += 1
+        number, sample = group.state.number, member.sample
+        # Groups opened together start their first samples first: the later ones reuse the prompt.
+        # Without a barrier at the end of the step, whole groups first: they complete earlier.
+        side_by_side = sample if self.policy.mode == "sync" else 0
+        heappush(self._queue, (not first, group.opened, side_by_side, number, sample))
+
+    def _begin(self, member: Member) -> None:
+        member.phase, member.born, member.oldest = "live", self._version, None
+        member.begun += 1
+        self._live += 1
+        self._look_again(member)
+
+    def _look_again(self, member: Member) -> None:
+        due = self.policy.looks_again_at(born=member.born, oldest=member.oldest)
+        if due is not None:
+            self._by_deadline.setdefault(max(due, self._version + 1), {})[member] = None
+
+    def _leave(self, member: Member) -> None:
+        self.unpark(member)
+        self._live -= 1
+
+    def _is_gone(self, member: Member) -> bool:
+        """Whether a trajectory's age no longer matters: taken, dropped, failed or not begun."""
+        if member.group not in self._groups or member.phase in ("queued", "stopped"):
+            return True
+        return member.leaf is not None and isinstance(member.leaf.outcome, Failed)
+
+    def _settle(self, group: Group) -> End:
+        verdict = judge(group.state, min_valid=self.policy.min_valid)
+        if verdict == "open":
+            return OPEN
+        surplus = [member for member in group.members if member.phase != "ended"]
+        stopped = [member for member in surplus if self._stop(group, member)]
+        return End(group=verdict, surplus=tuple(stopped))
+
+    def _stop(self, group: Group, member: Member) -> bool:
+        """Give up a trajectory nobody needs; return whether it has a coroutine to end."""
+        was_live = member.phase in ("live", "parked")
+        if was_live:
+            self._leave(member)
+        else:
+            self._queued -= 1
+        member.phase = "stopped"
+        group.state = replace(group.state, live=group.state.live - 1)
+        return was_live
+
+    def _reopen(self, member: Member) -> None:
+        """Begin an ended trajectory again; its group is open again if it was ready."""
+        group = self._groups[member.group]
+        if member.restarts >= self.policy.max_restarts:
+            self._expire(group, member)
+            return
+        if group.is_ready:
+            self._withdraw(group)
+        member.leaf = None
+        member.restarts += 1
+        self.restarted += 1
+        group.state = replace(group.state, live=group.state.live + 1, valid=group.state.valid - 1)
+        self._enqueue(group, member, first=True)
+
+    def _expire(self, group: Group, member: Member) -> None:
+        """Turn an ended trajectory that is too old once more into a failure."""
+        assert member.leaf is not None
+        member.leaf = replace(member.leaf, outcome=too_old(member))
+        group.state = replace(
+            group.state, valid=group.state.valid - 1, failed=group.state.failed + 1
+        )
+        if group.is_ready and group.state.valid < self.policy.min_valid:
+            self._withdraw(group)
+            self.drop(group)
+
+    def _withdraw(self, group: Group) -> None:
+        group.is_ready = False
+        self._open += 1
+        self._ready_count -= 1
+        self._accepted -= 1
+
+
+def too_old(member: Member) -> Failed:
+    """Return how a trajectory ends that its age bound has stopped too often."""
+    return Failed(
+        "cancelled",
+        f"begun at version {member.born} and too old to train, after {member.restarts} restarts; "
+        "raise rollout.max_start_lag or rollout.max_age, or choose rollout.when_old: mask",
+    )

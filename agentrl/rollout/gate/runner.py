@@ -1,0 +1,541 @@
+"""The gate at work: one coroutine per trajectory, and the only place that opens and closes it.
+
+    who waits               for what                              who wakes it
+    ----------------------  ------------------------------------  ---------------------------------
+    a trajectory            the gate, before every request        `batch`, `load`
+    a parked trajectory     its next segment                      `load`, or when all are parked
+    `batch`                 a batch, or an error                  the end of a trajectory
+    `batch`, `load`         nothing in flight after closing       the end of a request
+    the watchdog            its period                            the clock
+
+Closing the gate ends what the engine has in flight; each trajectory keeps its partial tokens and
+its environment, and goes on from its exact last token when the gate opens, perhaps under newer
+weights. Everything runs on one event loop and takes its time from it.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from agentrl.errors import AgentrlError, EngineError, EnvError, RolloutError
+from agentrl.policy import Completion, PolicyEngine
+from agentrl.rollout.gate.age import age_histogram, trainable
+from agentrl.rollout.gate.alarm import Alarms, OutcomeRates
+from agentrl.rollout.gate.ledger import Group, Ledger, Member, too_old
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.redundancy import LengthBias
+from agentrl.rollout.gate.seat import Seat
+from agentrl.rollout.gate.watchdog import Activity, Phase, name_all, overdue
+from agentrl.scheduler import Chains, Hooks, Topology
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Leaf, Trajectory, Tree
+
+Play = Callable[[Seat], Awaitable[Leaf]]
+"""Plays one trajectory on its seat and returns its leaf, which is not on the tree yet."""
+
+
+class Stalled(AgentrlError):
+    """Nothing moves any more; names what is being waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDeadlines:
+    """How long anything may take, in seconds."""
+
+    turn_s: float = 600.0
+    """One turn of the engine, the time at the gate not counted."""
+    fork_s: float = 60.0
+    close_gate_s: float = 60.0
+    """Until nothing is in flight after the engine was paused."""
+    load_s: float = 600.0
+    """New weights."""
+    stall_s: float = 3600.0
+    """Without any event while a batch is waited for; then the run stops and says what is stuck."""
+    phases: Mapping[Phase, float] = field(default_factory=dict[Phase, float])
+    """Own deadlines of reset, generate, step, fork and close, which the watchdog looks after."""
+    grace_s: float = 30.0
+    """Beyond a phase's own deadline before the watchdog ends the trajectory."""
+    watch_every_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What the trainer gets: complete groups, and the rule which of their tokens may train."""
+
+    groups: tuple[Group, ...]
+    trees: tuple[Tree, ...]
+    """One per group, with the leaves it trains on and the failures it carries."""
+    version: int
+    max_age: int | None
+
+    def trainable(self, trajectory: Trajectory) -> tuple[bool, ...]:
+        """Return per token whether it may train now: sampled, and within its age bound."""
+        return trainable(trajectory.versions, version=self.version, max_age=self.max_age)
+
+    def ages(self) -> dict[int, int]:
+        """Return how many sampled tokens there are of each age."""
+        runs = (t.versions for tree in self.trees for t in tree.trajectories())
+        return age_histogram(runs, version=self.version)
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A trajectory's coroutine, and why it was told to end, if it was."""
+
+    seat: Seat
+    task: "asyncio.Task[Leaf]"
+    ends_as: Failed | None = None
+    restarts: bool = False
+    told_s: float = 0.0
+
+
+class Gate:
+    """Turns a stream of tasks into batches. Close it, or use it in `async with`."""
+
+    def __init__(
+        self,
+        *,
+        policy: GatePolicy,
+        engine: PolicyEngine,
+        play: Play,
+        tasks: Callable[[int], Sequence[Task]],
+        seed: Callable[[int, Task, int], int],
+        deadlines: GateDeadlines | None = None,
+        alarms: Alarms | None = None,
+        topology: Topology | None = None,
+        hooks: Hooks | None = None,
+        on_stuck: Callable[[str], None] = lambda text: None,
+        version: int = 0,
+    ) -> None:
+        """Take what to run, and on what.
+
+        `tasks` hands out the next so many, fewer at the end of a finite stream; `seed` makes a
+        trajectory's seed from its group's number, its task and its sample; `on_stuck` hears what
+        the watchdog finds.
+        """
+        self.engine = engine
+        self.policy = policy
+        self._play = play
+        self._tasks = tasks
+        self._seed = seed
+        self._deadlines = deadlines or GateDeadlines()
+        self._topology = topology or Chains()
+        self._hooks = hooks or Hooks()
+        self._on_stuck = on_stuck
+        self._ledger = Ledger(policy, topology=self._topology, version=version)
+        self._rates = OutcomeRates(alarms or Alarms())
+        self._bias = LengthBias()
+        self._trees: dict[int, Tree] = {}
+        self._requeued: deque[tuple[Task, int]] = deque()
+        self._running: dict[Member, _Running] = {}
+        self._ending: set[asyncio.Task[Any]] = set()
+        self._open = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._segment = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._in_flight = 0
+        self._error: BaseException | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+        self._moved_s = 0.0
+        self._counts: Counter[str] = Counter()
+        self._closed = False
+
+    # --- what a run calls -------------------------------------------------------------------------
+
+    async def batch(self) -> Batch:
+        """Open the gate and return the next complete groups.
+
+        Raises what a trajectory raised that is no failure of its own (a `ConfigError`, say),
+        `TooManyFailures` when a rate is beyond its alarm, `Stalled` when nothing moves.
+        """
+        self._ledger.wait_for_batch()
+        self._moved_s = self._now()
+        if self._watchdog is None:
+            self._watchdog = asyncio.create_task(self._watch(), name="agentrl-watchdog")
+        self._open.set()
+        self._next_segment()
+        self._pump()
+        while not self._ledger.batch_is_ready():
+            self._changed.clear()
+            self._raise_error()
+            await self._changed.wait()
+        self._raise_error()
+        if self.policy.closes_between_steps:
+            await self._shut()
+        return self._hand_over()
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Load new weights behind a closed gate; what has become too old begins again.
+
+        In `async` the gate opens again at once, else with the next `batch`.
+        """
+        await self._shut()
+        async with _deadline(self._deadlines.load_s, f"loading version {version}"):
+            await self.engine.load(weights, version)
+        for member in self._ledger.publish(version):
+            self._restart(member)
+        if not self.policy.closes_between_steps:
+            self._open.set()
+        self._next_segment()
+        self._pump()
+
+    def unfinished(self) -> list[Task]:
+        """Return the tasks that were taken and are in no batch yet, the oldest first."""
+        return [self._trees[number].task for number in sorted(self._trees)]
+
+    def activities(self) -> list[Activity]:
+        """Return what every live trajectory is doing."""
+        return [
+            Activity(
+                task=run.seat.tree.task.id,
+                group=member.group,
+                sample=member.sample,
+                phase=run.seat.phase,
+                since_s=run.seat.since_s,
+            )
+            for member, run in self._running.items()
+        ]
+
+    def figures(self) -> dict[str, float]:
+        """Return what the gate has done so far, for the metrics."""
+        state = self._ledger.state
+        return {
+            "gate/open_groups": state.open,
+            "gate/ready_groups": state.ready,
+            "gate/live": state.live,
+            "gate/queued": state.queued,
+            "gate/restarted": self._ledger.restarted,
+            "gate/requeued_groups": self._ledger.requeued,
+            "gate/dropped_groups": self._ledger.dropped,
+            "gate/retried": self._counts["retried"],
+            "gate/stuck": self._counts["stuck"],
+            **{f"failure_rate/{kind}": rate for kind, rate in self._rates.rates().items()},
+            **self._bias.figures(),
+        }
+
+    def fork(self, seat: Seat, play: Play) -> Seat:
+        """Start a branch of a seat's trajectory at once, played by `play`; return its seat."""
+        return self._start(self._ledger.fork(self._member(seat)), play)
+
+    async def close(self) -> None:
+        """End every trajectory, close its environment, and wait for it. Idempotent."""
+        self._closed = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        tasks = [run.task for run in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        waits: list[asyncio.Task[Any]] = [*tasks, *self._ending]
+        if self._watchdog is not None:
+            waits.append(self._watchdog)
+        await asyncio.gather(*waits, return_exceptions=True)
+        self._running.clear()
+
+    async def __aenter__(self) -> "Gate":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- what a seat calls ------------------------------------------------------------------------
+
+    async def pass_gate(self) -> None:
+        """Wait until requests are taken."""
+        if not self._open.is_set():
+            await self._open.wait()
+
+    async def wait_next_segment(self, seat: Seat) -> None:
+        """Wait until parked trajectories go on."""
+        member = self._member(seat)
+        self._ledger.park(member)
+        self._note_change()
+        try:
+            await self._segment.wait()
+        finally:
+            self._ledger.unpark(member)
+
+    def entered(self) -> None:
+        """Note that a request is in flight."""
+        self._in_flight += 1
+        self._quiet.clear()
+
+    def left(self, seat: Seat, completion: Completion | None) -> None:
+        """Note that a request has ended, and with what."""
+        self._in_flight -= 1
+        self._moved_s = self._now()
+        if self._in_flight == 0:
+            self._quiet.set()
+        if completion is not None and completion.versions:
+            self._ledger.sampled(self._member(seat), min(completion.versions))
+
+    def turned(self, seat: Seat) -> None:
+        """Note that a turn is complete and on the tree."""
+        self._moved_s = self._now()
+        self._hooks.on_turn(seat.attempt, seat.tree)
+
+    # --- how --------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _member(self, seat: Seat) -> Member:
+        group = self._ledger.group(seat.attempt.group)
+        if group is None:
+            # Its group is complete or dropped without it, and it has not noticed yet.
+            return Member(seat.attempt.group, seat.attempt.sample, phase="stopped")
+        return group.members[seat.attempt.sample]
+
+    def _pump(self) -> None:
+        """Open groups and start trajectories as far as the mode allows, and wake `batch`."""
+        while not self._closed and self._error is None and (count := self._ledger.groups_to_open()):
+            if not self._open_groups(count):
+                break
+        while not self._closed and (member := self._ledger.start_next()) is not None:
+            self._start(member, self._play)
+        if self._ledger.next_segment_is_due():
+            self._next_segment()
+        if self._ledger.batch_is_ready():
+            self._changed.set()
+
+    def _open_groups(self, count: int) -> bool:
+        tasks = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
+        if missing := count - len(tasks):
+            tasks += [(task, 0) for task in self._tasks(missing)]
+        for (task, _), group in zip(
+            tasks, self._ledger.open_groups(count for _, count in tasks), strict=True
+        ):
+            self._trees[group.state.number] = Tree(task)
+        return bool(tasks)
+
+    def _start(self, member: Member, play: Play) -> Seat:
+        tree = self._trees[member.group]
+        seat = Seat(
+            attempt=member.attempt,
+            tree=tree,
+            seed=self._seed(member.group, tree.task, member.sample),
+            turn_s=self._deadlines.turn_s,
+            fork_s=self._deadlines.fork_s,
+            doorkeeper=self,
+            now=asyncio.get_running_loop().time,
+            segment=self.policy.segment,
+            since_s=self._now(),
+        )
+
+        async def run() -> Leaf:
+            return await play(seat)
+
+        task = asyncio.create_task(run())
+        self._running[member] = _Running(seat, task)
+        task.add_done_callback(lambda _: self._ended(member))
+        return seat
+
+    def _ended(self, member: Member) -> None:
+        """Take the end of a trajectory's coroutine, and let what follows from it happen."""
+        run = self._running.pop(member, None)
+        if run is None or self._closed:
+            return
+        self._moved_s = self._now()
+        try:
+            self._follow(member, run)
+            self._pump()
+        except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
+            self._fail(error)
+
+    def _follow(self, member: Member, run: _Running) -> None:
+        leaf = self._leaf(member, run)
+        if leaf is None:
+            return
+        self._rates.add(leaf.outcome)
+        end = self._ledger.ended(member, leaf)
+        if end.again:
+            self._counts["retried"] += 1
+            return
+        if member.phase == "stopped":
+            return
+        tree = self._trees[member.group]
+        self._hooks.on_finished(run.seat.attempt, tree, leaf)
+        if not isinstance(leaf.outcome, Failed):
+            self._bias.keep(run.seat.tokens)
+        for other in end.surplus:
+            self._bias.abort(self._running[other].seat.tokens)
+            self._stop(other)
+        if end.group != "open":
+            self._complete(member.group, trains=end.group == "ready")
+
+    def _leaf(self, member: Member, run: _Running) -> Leaf | None:
+        """Return how a trajectory ended; None when it has been begun again or is not needed."""
+        if member.phase == "stopped":
+            return None
+        if not run.task.cancelled() and (error := run.task.exception()) is not None:
+            raise error
+        if run.restarts:
+            return None if self._ledger.restart(member) else _failed(member, too_old(member))
+        if not run.task.cancelled():
+            return run.task.result()
+        why = run.ends_as or Failed("cancelled", "the trajectory was cancelled")
+        return _failed(member, why)
+
+    def _complete(self, number: int, *, trains: bool) -> None:
+        group = self._ledger.group(number)
+        assert group is not None
+        if trains and self._hooks.on_group(group.state, group.leaves):
+            self._ledger.accept(group)
+            return
+        again = self._ledger.drop(group, requeue=not trains)
+        tree = self._trees.pop(number)
+        if again:
+            self._requeued.append((tree.task, group.requeues + 1))
+
+    def _hand_over(self) -> Batch:
+        groups = self._ledger.take()
+        trees: list[Tree] = []
+        for group in groups:
+            tree = self._trees.pop(group.state.number)
+            for leaf in group.leaves:
+                tree.end(leaf)
+            trees.append(tree)
+        return Batch(
+            groups=tuple(groups),
+            trees=tuple(trees),
+            version=self._ledger.state.version,
+            max_age=self.policy.max_age,
+        )
+
+    async def _shut(self) -> None:
+        """Close the gate and wait until nothing is in flight."""
+        self._open.clear()
+        if self._in_flight == 0:
+            return
+        what = f"closing the gate on {self._in_flight} requests"
+        async with _deadline(self._deadlines.close_gate_s, what):
+            await self.engine.pause()
+            try:
+                await self._quiet.wait()
+            finally:
+                # The gate is closed: what the engine takes from here on is not from here.
+                await self.engine.resume()
+
+    def _next_segment(self) -> None:
+        """Let every trajectory that waits for its next segment go on."""
+        self._segment.set()
+        self._segment = asyncio.Event()
+
+    def _restart(self, member: Member) -> None:
+        if (run := self._running.get(member)) is not None:
+            run.restarts = True
+            self._cancel(run)
+
+    def _stop(self, member: Member) -> None:
+        """End a trajectory nobody needs; it closes its environment in its own time."""
+        run = self._running.pop(member)
+        self._ending.add(run.task)
+        run.task.add_done_callback(self._forget)
+        run.task.cancel()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._ending.discard(task)
+        # Nobody needs what it was, and an error nobody asks for would be printed.
+        _ = task.cancelled() or task.exception()
+
+    def _cancel(self, run: _Running) -> None:
+        run.told_s = self._now()
+        run.task.cancel()
+
+    def _note_change(self) -> None:
+        asyncio.get_running_loop().call_soon(self._pump_safely)
+
+    def _pump_safely(self) -> None:
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._changed.set()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _watch(self) -> None:
+        """Look after what is overdue, and after whether anything moves at all."""
+        while True:
+            await asyncio.sleep(self._deadlines.watch_every_s)
+            now_s = self._now()
+            try:
+                self._end_overdue(now_s)
+                self._check_moving(now_s)
+            except Exception as error:  # noqa: BLE001 - in a task; `batch` raises it
+                self._fail(error)
+
+    def _end_overdue(self, now_s: float) -> None:
+        late = overdue(
+            self.activities(),
+            now_s=now_s,
+            deadlines_s=self._deadlines.phases,
+            grace_s=self._deadlines.grace_s,
+        )
+        for activity in late:
+            text = activity.describe(now_s)
+            group = self._ledger.group(activity.group)
+            assert group is not None
+            run = self._running[group.members[activity.sample]]
+            if run.ends_as is None:
+                self._counts["stuck"] += 1
+                self._on_stuck(text)
+                kind: type[RolloutError] = EngineError if activity.phase == "generate" else EnvError
+                run.ends_as = Failed(kind.kind, f"stuck: {text}")
+                self._cancel(run)
+            elif now_s - run.told_s > self._deadlines.grace_s:
+                raise Stalled(
+                    f"{text}, and it does not end although it was cancelled; its environment "
+                    "swallows cancellation: let asyncio.CancelledError rise there"
+                )
+
+    def _check_moving(self, now_s: float) -> None:
+        if self._ledger.state.waiting and now_s - self._moved_s > self._deadlines.stall_s:
+            raise Stalled(
+                f"nothing has moved for {now_s - self._moved_s:.0f} s, and rollout.stall_s allows "
+                f"{self._deadlines.stall_s:.0f} s; waited for: "
+                + name_all(self.activities(), now_s=now_s)
+            )
+
+
+def _failed(member: Member, outcome: Failed) -> Leaf:
+    return Leaf(node=None, outcome=outcome, sample=member.sample)
+
+
+def _deadline(seconds: float, what: str) -> "_Deadline":
+    return _Deadline(seconds, what)
+
+
+class _Deadline:
+    """A block that raises `Stalled` with words when it takes too long."""
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._text = f"{what} took longer than {seconds:.0f} s"
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raise Stalled(self._text) from late

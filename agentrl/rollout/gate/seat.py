@@ -1,0 +1,236 @@
+"""What one trajectory sees of the run: an engine behind the gate, and its environment, watched.
+
+An episode plays against these and never notices that it was parked: its requests wait here for the
+gate outside every deadline, and its clock stands still meanwhile.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
+from agentrl.policy import Completion, GenerateRequest, PolicyEngine
+from agentrl.rollout.episode import StoppedTrajectory
+from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
+from agentrl.rollout.gate.watchdog import Phase
+from agentrl.scheduler import Attempt
+from agentrl.trajectory import Tree
+
+
+class Doorkeeper(Protocol):
+    """The side of the runner that a seat talks to."""
+
+    @property
+    def engine(self) -> PolicyEngine:
+        """The engine behind the gate."""
+        ...
+
+    async def pass_gate(self) -> None:
+        """Wait until requests are taken."""
+        ...
+
+    async def wait_next_segment(self, seat: "Seat") -> None:
+        """Wait until parked trajectories go on."""
+        ...
+
+    def entered(self) -> None:
+        """Note that a request is in flight."""
+        ...
+
+    def left(self, seat: "Seat", completion: Completion | None) -> None:
+        """Note that a request has ended, and with what."""
+        ...
+
+    def turned(self, seat: "Seat") -> None:
+        """Note that a turn is complete and on the tree."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Seat:
+    """One attempt at one trajectory. Owned by the runner, which reads what it is doing."""
+
+    attempt: Attempt
+    tree: Tree
+    seed: int
+    turn_s: float
+    """Deadline of one turn, the time at the gate not counted."""
+    fork_s: float
+    """Deadline of a fork."""
+    doorkeeper: Doorkeeper
+    now: Callable[[], float]
+    """The event loop's clock, in seconds."""
+    segment: SegmentBudget | None = None
+
+    phase: Phase = "start"
+    since_s: float = 0.0
+    """When the phase began."""
+    tokens: int = 0
+    """Sampled so far."""
+    turns: int = 0
+    """Complete so far."""
+    _use: SegmentUse = field(default_factory=SegmentUse)
+    _parked_s: float = 0.0
+    _turn_used_s: float = 0.0
+    _continues: bool = False
+    _turn_is_open: bool = False
+
+    def clock(self) -> float:
+        """Return the seconds of this trajectory: those at the gate do not count."""
+        return self.now() - self._parked_s
+
+    @property
+    def engine(self) -> "SeatEngine":
+        """The policy engine of this trajectory."""
+        return SeatEngine(self)
+
+    def watched(self, env: Env) -> "WatchedEnv":
+        """Return `env` with everything it does noted here; a watched one changes seats."""
+        return WatchedEnv(env.inner if isinstance(env, WatchedEnv) else env, self)
+
+    @contextmanager
+    def doing(self, phase: Phase) -> Generator[None]:
+        """Note what the block is."""
+        before, self.phase, self.since_s = self.phase, phase, self.now()
+        try:
+            yield
+        finally:
+            self.phase, self.since_s = before, self.now()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample behind the gate. Raises `StoppedTrajectory` after the last segment."""
+        if self._turn_is_open and not self._continues:
+            self._turn_is_open = False
+            self.turns += 1
+            self._use = self._use.after(tokens=0, turns=1)
+            self.doorkeeper.turned(self)
+        await self._wait(self.doorkeeper.pass_gate)
+        room = await self._room()
+        asked = request if room is None else _at_most(request, room)
+        began = self.now()
+        used_s = self._turn_used_s if self._continues else 0.0
+        completion: Completion | None = None
+        self.doorkeeper.entered()
+        try:
+            with self.doing("generate"):
+                async with asyncio.timeout(self.turn_s - used_s):
+                    completion = await self.doorkeeper.engine.generate(asked)
+        finally:
+            self.doorkeeper.left(self, completion)
+        assert completion is not None
+        if completion.finish == "length" and asked is not request:
+            # The segment ended, not the turn: the episode asks for the rest.
+            completion = replace(completion, finish="aborted")
+        self._turn_used_s = used_s + self.now() - began
+        self._note(completion)
+        return completion
+
+    def _note(self, completion: Completion) -> None:
+        self.tokens += len(completion.token_ids)
+        self._use = self._use.after(tokens=len(completion.token_ids), turns=0)
+        self._continues = completion.finish == "aborted"
+        self._turn_is_open = True
+
+    async def _room(self) -> int | None:
+        """Return how many tokens the segment has left, waiting for the next one if it is full."""
+        if self.segment is None:
+            return None
+        match segment_verdict(self._use, self.segment):
+            case "waits":
+                await self._wait(lambda: self.doorkeeper.wait_next_segment(self), "segment")
+                self._use = self._use.next()
+                await self._wait(self.doorkeeper.pass_gate)
+            case "truncated":
+                raise StoppedTrajectory("tokens", "its last segment is used up")
+            case "goes_on":
+                pass
+        return self.segment.tokens - self._use.tokens
+
+    async def _wait(self, waits: Callable[[], Awaitable[None]], phase: Phase = "gate") -> None:
+        began = self.now()
+        with self.doing(phase):
+            await waits()
+        self._parked_s += self.now() - began
+
+
+@dataclass(frozen=True, slots=True)
+class SeatEngine:
+    """A policy engine for one trajectory; only sampling goes through the gate."""
+
+    seat: Seat
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now loaded."""
+        return self.seat.doorkeeper.engine.version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn behind the gate."""
+        return await self.seat.generate(request)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now."""
+        await self.seat.doorkeeper.engine.abort(request_id)
+
+    async def pause(self) -> None:
+        """Raise: the runner alone pauses the engine."""
+        raise _not_here("pause")
+
+    async def resume(self) -> None:
+        """Raise: the runner alone resumes the engine."""
+        raise _not_here("resume")
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Raise: the runner alone loads weights."""
+        raise _not_here("load")
+
+    async def close(self) -> None:
+        """Leave the engine open: it belongs to the run."""
+
+
+def _at_most(request: GenerateRequest, tokens: int) -> GenerateRequest:
+    if request.max_new_tokens <= tokens:
+        return request
+    return replace(request, max_new_tokens=tokens)
+
+
+def _not_here(name: str) -> RuntimeError:
+    return RuntimeError(f"a trajectory must not {name} the engine; the gate does")
+
+
+class WatchedEnv:
+    """An environment whose seat knows what it is doing."""
+
+    def __init__(self, inner: Env, seat: Seat) -> None:
+        self.inner = inner
+        self.seat = seat
+        self.fork_strategy: ForkStrategy = inner.fork_strategy
+
+    def tasks(self, *args: Any, **kwargs: Any) -> Any:
+        """Yield the tasks of the environment."""
+        return self.inner.tasks(*args, **kwargs)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode."""
+        with self.seat.doing("reset"):
+            return await self.inner.reset(seed=seed, options=options)
+
+    async def step(self, action: Action) -> Step:
+        """Answer one assistant message."""
+        with self.seat.doing("step"):
+            return await self.inner.step(action)
+
+    async def fork(self) -> "WatchedEnv":
+        """Return an independent copy; give it to the branch's seat with `Seat.watched`."""
+        with self.seat.doing("fork"):
+            async with asyncio.timeout(self.seat.fork_s):
+                return WatchedEnv(await self.inner.fork(), self.seat)
+
+    async def close(self) -> None:
+        """Release everything."""
+        with self.seat.doing("close"):
+            await self.inner.close()

@@ -1,0 +1,60 @@
+"""Trajectories in budgeted segments (AgentMath): so far in one step, and on in the next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBudget:
+    """What one trajectory may use before it waits for the next version of the weights."""
+
+    tokens: int
+    """Sampled in one segment."""
+    turns: int
+    """Of one segment; each may call a tool."""
+    segments: int
+    """Of one trajectory; after the last it is truncated."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "turns", "segments"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"segment.{name} must be 1 or more, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentUse:
+    """What a trajectory has used."""
+
+    index: int = 0
+    """Segments before this one."""
+    tokens: int = 0
+    turns: int = 0
+
+    def after(self, *, tokens: int, turns: int) -> "SegmentUse":
+        """Return the use with so much more of it in the current segment."""
+        return SegmentUse(index=self.index, tokens=self.tokens + tokens, turns=self.turns + turns)
+
+    def next(self) -> "SegmentUse":
+        """Return the beginning of the next segment."""
+        return SegmentUse(index=self.index + 1)
+
+
+def segment_verdict(
+    use: SegmentUse, budget: SegmentBudget
+) -> Literal["goes_on", "waits", "truncated"]:
+    """Return what a trajectory does before its next request."""
+    if use.tokens < budget.tokens and use.turns < budget.turns:
+        return "goes_on"
+    return "waits" if use.index + 1 < budget.segments else "truncated"
+
+
+def widen(
+    stages: Sequence[SegmentBudget],
+    stage: int,
+    *,
+    truncated_fraction: float,
+    threshold: float = 0.1,
+) -> int:
+    """Return the stage of budgets to use next: one wider when too many were truncated."""
+    return min(stage + (truncated_fraction > threshold), len(stages) - 1)
