@@ -50,6 +50,12 @@ class TaskSampler:
         """Return the next `count` tasks."""
         return [self._next() for _ in range(count)]
 
+    def stream(self) -> Iterator[Task]:
+        """Yield what is left of the stream, as `take` would; `take` goes on with epochs."""
+        while (task := self._from_stream()) is not None:
+            self._position += 1
+            yield task
+
     def _next(self) -> Task:
         task = self._from_stream() or self._from_epoch()
         self._position += 1

@@ -1,0 +1,121 @@
+"""The groups of one step, from request to batch: a state machine that only counts."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn, Verdict, to_ask
+from agentrl.rollout.curation.outcomes import GroupResult
+
+DROPPED: tuple[Verdict, ...] = ("all_right", "all_wrong", "even", "too_easy", "too_few")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A finished group and what became of it."""
+
+    group: GroupResult
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """Which groups of a step are running, kept or dropped. Values that JSON can hold."""
+
+    step: int
+    wanted: int
+    carried: tuple[GroupResult, ...] = ()
+    """Complete groups that an earlier step had too many of."""
+    judged: tuple[Judged, ...] = ()
+    """In the order they ended."""
+    running: tuple[int, ...] = ()
+    """Ordinals."""
+    started: int = 0
+    """Groups of this step so far: the next ordinal."""
+    rounds: int = 0
+    exhausted: bool = False
+    """The sampler has no further task for this step."""
+
+    @property
+    def kept(self) -> tuple[GroupResult, ...]:
+        """Return what may train: carried groups first, then in the order they ended."""
+        return self.carried + tuple(j.group for j in self.judged if j.verdict == "kept")
+
+    @property
+    def batch(self) -> tuple[GroupResult, ...]:
+        """Return what trains: the first `wanted` of the kept ones."""
+        return self.kept[: self.wanted]
+
+    @property
+    def surplus(self) -> tuple[GroupResult, ...]:
+        """Return the kept groups that the batch has no place for."""
+        return self.kept[self.wanted :]
+
+    @property
+    def full(self) -> bool:
+        """Return whether the batch is complete; what still runs is not needed."""
+        return len(self.kept) >= self.wanted
+
+
+def missing_groups(state: Collection, rule: DynamicSampling | None) -> int:
+    """Return how many groups to start now; 0 while those that run may still fill the batch."""
+    if state.exhausted:
+        return 0
+    live = len(state.kept) + len(state.running)
+    return to_ask(rule, wanted=state.wanted, live=live, rounds=state.rounds)
+
+
+def started(state: Collection, *, asked: int, got: int) -> Collection:
+    """Return the state after a round asked the sampler for so many tasks and got some."""
+    ordinals = range(state.started, state.started + got)
+    return replace(
+        state,
+        running=(*state.running, *ordinals),
+        started=state.started + got,
+        rounds=state.rounds + 1,
+        exhausted=got < asked,
+    )
+
+
+def ended(state: Collection, judged: Judged) -> Collection:
+    """Return the state after a running group ended. Raises `ValueError` for one that does not run.
+
+    A group lends its place to nobody: ending twice, or in another step, is a mistake of the caller.
+    """
+    ordinal = judged.group.ordinal
+    if judged.group.step != state.step or ordinal not in state.running:
+        raise ValueError(
+            f"group {judged.group.key} is not running in step {state.step}; each group that was "
+            "started ends once"
+        )
+    left = tuple(other for other in state.running if other != ordinal)
+    return replace(state, running=left, judged=(*state.judged, judged))
+
+
+def is_done(state: Collection, rule: DynamicSampling | None) -> bool:
+    """Return whether nothing more can join the batch: it is full, or nothing runs or may start."""
+    return state.full or (not state.running and not missing_groups(state, rule))
+
+
+def check_enough(state: Collection, rule: DynamicSampling | None) -> None:
+    """Raise `NothingToLearn` for an empty batch, and for a short one where the rule says so.
+
+    Without a rule nothing is ever dropped, and the trainer says what a batch of failures lacks.
+    """
+    found = len(state.batch)
+    if rule is None or found == state.wanted or (found and rule.short == "train"):
+        return
+    counts = Counter(judged.verdict for judged in state.judged)
+    causes = ", ".join(f"{counts[name]} {name}" for name in DROPPED if counts[name]) or "none ended"
+    raise NothingToLearn(
+        f"step {state.step} found {found} of {state.wanted} groups that can teach something in "
+        f"{state.rounds} rounds ({causes}); raise curation.filter.max_refills, choose tasks nearer "
+        "to what the policy can do, or set curation.filter.short: train"
+    )
+
+
+def carried_over(
+    groups: Iterable[GroupResult], *, version: int, max_age: int
+) -> tuple[GroupResult, ...]:
+    """Return the groups that a step of trainer version `version` may still train on."""
+    return tuple(g for g in groups if version - g.oldest_version <= max_age)

@@ -1,0 +1,270 @@
+"""One step of curation at the edge: hands out what to roll out, takes trees, gives back a batch."""
+
+from collections.abc import Collection as Names
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from agentrl.rollout.curation.collection import (
+    Collection,
+    Judged,
+    check_enough,
+    ended,
+    is_done,
+    missing_groups,
+    started,
+)
+from agentrl.rollout.curation.curator import (
+    CurationState,
+    TaskSource,
+    after_step,
+    first_state,
+    record_of,
+    usable_carried,
+)
+from agentrl.rollout.curation.dapo import Verdict, verdict
+from agentrl.rollout.curation.figures import StepAccount, figures
+from agentrl.rollout.curation.graft import Branch, branch_of, with_branch
+from agentrl.rollout.curation.outcomes import GroupResult, group_result
+from agentrl.rollout.curation.rules import Curation
+from agentrl.rollout.curation.steps import turn_weights
+from agentrl.rollout.curation.success_pool import Loan, with_loan
+from agentrl.sampler import TaskSampler
+from agentrl.task import Task
+from agentrl.trajectory import Tree
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ask:
+    """Trajectories to make: samples `first_sample` to `first_sample + trajectories - 1`."""
+
+    ordinal: int
+    """Which group of the step."""
+    task: Task
+    trajectories: int
+    max_turns: int
+    first_sample: int = 0
+    tree: Tree | None = None
+    """What a first phase made; the second one adds to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curated:
+    """What a step trains on."""
+
+    trees: tuple[Tree, ...]
+    """In the order their groups were drawn, whatever order they ended in."""
+    weights: tuple[Mapping[int, Mapping[int, float]], ...] | None
+    """Per tree, by sample and turn, what multiplies the loss of its tokens; None is 1 for all."""
+    loans: tuple[Loan, ...]
+    """Trajectories of the batch that an earlier step made."""
+    figures: Mapping[str, float]
+
+
+class Curator:
+    """Curates one step after the other. Its whole state is `state` and what `stored` names."""
+
+    def __init__(
+        self,
+        rules: Curation,
+        stream: TaskSampler,
+        *,
+        seed: int,
+        group_size: int,
+        max_turns: int,
+        state: CurationState | None = None,
+        branches: Mapping[str, Branch] | None = None,
+        carried: Mapping[str, Tree] | None = None,
+    ) -> None:
+        """Begin, or go on from a saved `state`.
+
+        `branches` and `carried` are what `stored` held then, by name; what is missing of them is
+        not lent and not carried, and the run is no longer exactly the one that was saved.
+        """
+        self.rules = rules
+        self.group_size = group_size
+        self.max_turns = max_turns
+        self.source = TaskSource(rules, stream, seed=seed)
+        self.state = state or first_state(rules)
+        self.branches = dict(branches or {})
+        self.carried = dict(carried or {})
+        if state is not None:
+            self.source.restore(state)
+
+    @property
+    def stored(self) -> tuple[Mapping[str, Branch], Mapping[str, Tree]]:
+        """Return the trajectories that may be lent and the groups that wait, by name."""
+        return self.branches, self.carried
+
+    def step(self, wanted: int, *, version: int, busy: Names[str] = ()) -> "CuratedStep":
+        """Begin a step of `wanted` groups at a trainer version; `busy` tasks are not drawn."""
+        return CuratedStep(curator=self, wanted=wanted, version=version, busy=frozenset(busy))
+
+
+@dataclass(slots=True, kw_only=True)
+class CuratedStep:
+    """One step: `asks` until it gives nothing, `ended` for each tree, `finish` once.
+
+    Groups may be asked for and end in any order and number. Only `finish` changes the curator, so
+    a step that is given up leaves no trace but the stream's position.
+    """
+
+    curator: Curator
+    wanted: int
+    version: int
+    busy: frozenset[str]
+
+    _state: Collection = field(init=False)
+    _tasks: dict[int, Task] = field(default_factory=dict[int, Task])
+    _trees: dict[str, Tree] = field(default_factory=dict[str, Tree])
+    _loans: dict[str, Loan] = field(default_factory=dict[str, Loan])
+    _grown: set[int] = field(default_factory=set[int])
+    _second: list[Ask] = field(default_factory=list[Ask])
+    _abandoned: dict[int, GroupResult] = field(default_factory=dict[int, GroupResult])
+
+    def __post_init__(self) -> None:
+        curator = self.curator
+        usable = usable_carried(curator.rules, curator.state, self.version)
+        here = tuple(group for group in usable if group.key in curator.carried)
+        self._state = Collection(step=curator.state.steps, wanted=self.wanted, carried=here)
+        self._trees.update({group.key: curator.carried[group.key] for group in here})
+
+    @property
+    def done(self) -> bool:
+        """Return whether nothing more can join the batch; what still runs may be stopped."""
+        return is_done(self._state, self.curator.rules.filter)
+
+    def asks(self) -> list[Ask]:
+        """Return what to start now: second phases first, then new groups."""
+        asks, self._second = self._second, []
+        return asks + self._new_groups()
+
+    def ended(self, ask: Ask, tree: Tree) -> Verdict | None:
+        """Take the tree of an ask in which every trajectory has ended, failures among them.
+
+        Returns None when the group goes on with a second phase.
+        """
+        group = self._result(ask, tree)
+        more = 0
+        if ask.ordinal not in self._grown:
+            more = self.curator.rules.allocation.more(group, base=self.curator.group_size)
+        if more > 0:
+            self._grown.add(ask.ordinal)
+            self._second.append(
+                replace(ask, first_sample=group.asked, trajectories=more, tree=tree)
+            )
+            return None
+        return self._judge(group, tree)
+
+    def abandoned(self, ask: Ask, tree: Tree) -> None:
+        """Report what a group that was stopped on the way had so far, for the figures only."""
+        self._abandoned[ask.ordinal] = self._result(ask, tree)
+
+    def finish(self) -> Curated:
+        """Return the batch and learn from the step. Raises `NothingToLearn` as the filter says."""
+        curator, state = self.curator, self._state
+        check_enough(state, curator.rules.filter)
+        batch = sorted(state.batch, key=lambda group: (group.step, group.ordinal))
+        trees = tuple(self._trees[group.key] for group in batch)
+        loans = tuple(self._loans[group.key] for group in batch if group.key in self._loans)
+        before = curator.state
+        curator.state = after_step(
+            curator.rules,
+            before,
+            state,
+            self._loans.values(),
+            drawn=[task.id for task in self._tasks.values()],
+            version=self.version,
+            position=curator.source.position,
+            tasks=curator.source.tasks,
+        )
+        self._store()
+        account = StepAccount(
+            collection=state,
+            loans=loans,
+            abandoned=tuple(self._abandoned.values()),
+            carried_before=before.carried,
+            carried_after=curator.state.carried,
+            base=curator.group_size,
+        )
+        rule = curator.rules.steps
+        return Curated(
+            trees=trees,
+            weights=tuple(turn_weights(tree, rule) for tree in trees) if rule else None,
+            loans=loans,
+            figures=figures(account),
+        )
+
+    def _new_groups(self) -> list[Ask]:
+        rules, state = self.curator.rules, self._state
+        count = missing_groups(state, rules.filter)
+        if not count:
+            return []
+        tasks = self.curator.source.take(
+            self.curator.state, count, round_number=state.rounds, taken=self._taken()
+        )
+        self._state = started(state, asked=count, got=len(tasks))
+        return [self._first(state.started + i, task) for i, task in enumerate(tasks)]
+
+    def _taken(self) -> frozenset[str]:
+        here = {task.id for task in self._tasks.values()}
+        return frozenset(here | self.busy | {group.task_id for group in self._state.carried})
+
+    def _first(self, ordinal: int, task: Task) -> Ask:
+        curator = self.curator
+        self._tasks[ordinal] = task
+        allotment = curator.rules.allocation.first(
+            record_of(curator.state, task.id), base=curator.group_size, max_turns=curator.max_turns
+        )
+        return Ask(
+            ordinal=ordinal,
+            task=task,
+            trajectories=allotment.trajectories,
+            max_turns=allotment.max_turns,
+        )
+
+    def _result(self, ask: Ask, tree: Tree) -> GroupResult:
+        asked = ask.first_sample + ask.trajectories
+        return group_result(tree, step=self._state.step, ordinal=ask.ordinal, asked=asked)
+
+    def _judge(self, group: GroupResult, tree: Tree) -> Verdict:
+        rules = self.curator.rules
+        loan = self._loan(group)
+        judged = with_loan(group, loan) if loan else group
+        found = verdict(judged, rules.filter) if rules.filter else "kept"
+        self._state = ended(self._state, Judged(group=group, verdict=found))
+        self._trees[group.key] = tree
+        self._borrowable(group, tree)
+        if loan and found == "kept":
+            self._loans[group.key] = loan
+            branch = self.curator.branches[loan.ref]
+            self._trees[group.key] = with_branch(
+                tree, branch, sample=loan.result.sample, age=loan.age
+            )
+        return found
+
+    def _loan(self, group: GroupResult) -> Loan | None:
+        rules, pool = self.curator.rules, self.curator.state.pool
+        if rules.pool is None:
+            return None
+        loan = rules.pool.lend(pool, group, version=self.version, success_above=rules.success_above)
+        return loan if loan and loan.ref in self.curator.branches else None
+
+    def _borrowable(self, group: GroupResult, tree: Tree) -> None:
+        # Stored under its name at once: the pool names it only when the step is finished.
+        if self.curator.rules.pool is not None:
+            for leaf in tree.leaves:
+                self.curator.branches[f"{group.key}/{leaf.sample}"] = branch_of(tree, leaf)
+
+    def _store(self) -> None:
+        curator = self.curator
+        curator.branches = _only(curator.branches, curator.state.pool.refs)
+        waiting = {group.key for group in curator.state.carried}
+        curator.carried = _only({**curator.carried, **self._trees}, waiting)
+
+
+def _only(held: Mapping[str, V], names: Iterable[str]) -> dict[str, V]:
+    wanted = {*names}
+    return {name: value for name, value in held.items() if name in wanted}

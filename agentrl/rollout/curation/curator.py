@@ -1,0 +1,165 @@
+"""The state of curation across steps: what was learnt of tasks, and what waits for a later step."""
+
+from collections.abc import Collection as Names
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from agentrl.errors import ConfigError
+from agentrl.rollout.curation.cdas import CdasState
+from agentrl.rollout.curation.collection import Collection, carried_over
+from agentrl.rollout.curation.outcomes import GroupResult
+from agentrl.rollout.curation.record import UNSEEN, TaskRecord, observe
+from agentrl.rollout.curation.rules import Curation
+from agentrl.rollout.curation.sampling import UniformState, overdue
+from agentrl.rollout.curation.success_pool import Loan, PoolState
+from agentrl.rollout.curation.vade import VadeState
+from agentrl.sampler import TaskSampler
+from agentrl.seeds import derive
+from agentrl.task import Task
+
+CATALOGUE = 1_000_000
+"""Tasks read before a stream counts as endless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurationState:
+    """Everything that the next step depends on. JSON through `saved.encode` and `saved.decode`."""
+
+    steps: int = 0
+    """Done."""
+    position: int = 0
+    """Of the stream, where tasks come from it."""
+    sampler: UniformState | CdasState | VadeState | None = None
+    records: Mapping[str, TaskRecord] = field(default_factory=dict[str, TaskRecord])
+    drawn: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The step each task was last drawn in, where a sampler chooses."""
+    pool: PoolState = field(default_factory=PoolState)
+    carried: tuple[GroupResult, ...] = ()
+    """Complete groups that found no place in their step's batch."""
+
+
+def first_state(rules: Curation) -> CurationState:
+    """Return the state before the first step."""
+    return CurationState(sampler=rules.sampler.start() if rules.sampler else None)
+
+
+def after_step(
+    rules: Curation,
+    state: CurationState,
+    collection: Collection,
+    loans: Iterable[Loan],
+    *,
+    drawn: Names[str],
+    version: int,
+    position: int,
+    tasks: int,
+) -> CurationState:
+    """Return the state after a step at trainer version `version`.
+
+    Every group that ended counts, dropped or not, as it was sampled: without loans. `drawn` are the
+    tasks that were drawn, `position` where the stream is, `tasks` how many there are.
+    """
+    groups = [judged.group for judged in collection.judged]
+    batch = {group.key for group in collection.batch}
+    lent = {loan.group: loan for loan in loans}
+    sampler = state.sampler
+    if rules.sampler is not None:
+        sampler = rules.sampler.observe(sampler, groups, tasks=tasks)
+    records, pool = state.records, state.pool
+    if window := rules.allocation.window:
+        records = observe(records, groups, window=window, success_above=rules.success_above)
+    if rules.pool is not None:
+        used = [loan for key, loan in lent.items() if key in batch]
+        pool = rules.pool.observe(
+            pool, groups, used, version=version, success_above=rules.success_above
+        )
+    # A group with a loan would be older next time than the pool's bound allows.
+    waiting = [group for group in collection.surplus if group.key not in lent]
+    return replace(
+        state,
+        steps=state.steps + 1,
+        position=position,
+        sampler=sampler,
+        records=records,
+        drawn={**state.drawn, **dict.fromkeys(drawn, state.steps)} if rules.sampler else {},
+        pool=pool,
+        carried=tuple(waiting) if rules.filter and rules.filter.surplus_age else (),
+    )
+
+
+def usable_carried(rules: Curation, state: CurationState, version: int) -> tuple[GroupResult, ...]:
+    """Return the carried groups that are young enough for a step at `version`."""
+    age = rules.filter.surplus_age if rules.filter else 0
+    return carried_over(state.carried, version=version, max_age=age)
+
+
+def record_of(state: CurationState, task_id: str) -> TaskRecord:
+    """Return what is known of a task."""
+    return state.records.get(task_id, UNSEEN)
+
+
+class TaskSource:
+    """Tasks for the rounds of a step: from the stream, or chosen by a sampler among all there are.
+
+    Raises `ConfigError` when a sampler meets an endless stream or a state of other tasks.
+    """
+
+    def __init__(self, rules: Curation, stream: TaskSampler, *, seed: int) -> None:
+        self._rules = rules
+        self._stream = stream
+        self._seed = seed
+        self._tasks: dict[str, Task] = {}
+        if rules.sampler is not None:
+            for task in islice(stream.stream(), CATALOGUE + 1):
+                self._tasks.setdefault(task.id, task)
+            self._check_catalogue()
+
+    @property
+    def tasks(self) -> int:
+        """Return how many tasks a sampler chooses from; 0 for the stream."""
+        return len(self._tasks)
+
+    @property
+    def position(self) -> int:
+        """Return how many tasks the stream has handed out."""
+        return self._stream.position if self._rules.sampler is None else 0
+
+    def restore(self, state: CurationState) -> None:
+        """Go on from a saved state; called once, before the first `take`."""
+        if self._rules.sampler is None:
+            self._stream.skip(state.position)
+        elif gone := sorted(state.drawn.keys() - self._tasks.keys()):
+            raise ConfigError(
+                f"the saved run has drawn task {gone[0]!r}, and {len(gone)} of its tasks are no "
+                "longer among the environment's; resume with the env.id, env.kwargs and "
+                "env.task_limit that it began with"
+            )
+
+    def take(
+        self, state: CurationState, count: int, *, round_number: int, taken: Names[str]
+    ) -> list[Task]:
+        """Return tasks for one round; a sampler leaves out those `taken`, and may run out."""
+        sampler = self._rules.sampler
+        if sampler is None:
+            return self._stream.take(count)
+        free = [task for task in self._tasks if task not in taken]
+        first: tuple[str, ...] = ()
+        if every := self._rules.revisit_every:
+            first = overdue(free, state.drawn, step=state.steps, every=every, count=count)
+        rest = [task for task in free if task not in first]
+        seed = derive(self._seed, "curation", state.steps, round_number)
+        chosen = sampler.select(state.sampler, rest, count - len(first), seed=seed)
+        return [self._tasks[task] for task in (*first, *chosen)]
+
+    def _check_catalogue(self) -> None:
+        if not self._tasks:
+            raise ConfigError(
+                "the environment yields no train task; check env.kwargs, and that its tasks() "
+                'yields some for the split "train"'
+            )
+        if len(self._tasks) > CATALOGUE:
+            raise ConfigError(
+                f"curation.sampler.name chooses among known tasks, and the environment has more "
+                f"than {CATALOGUE}; set env.task_limit, or curation.sampler.name: stream"
+            )

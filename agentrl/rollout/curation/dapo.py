@@ -1,0 +1,96 @@
+"""DAPO's dynamic sampling: a group without a spread of rewards gives its place to another.
+
+Sources: arXiv 2503.14476, the codes of slime and verl; the spread as a standard deviation above a
+threshold is UI-S1's (arXiv 2509.11543).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from agentrl.errors import AgentrlError
+from agentrl.rollout.curation.outcomes import GroupResult, mean
+
+HAIR = 1e-9
+"""Keeps a product that is whole on paper from being rounded up by its last bit."""
+
+Verdict = Literal["kept", "all_right", "all_wrong", "even", "too_easy", "too_few"]
+"""`even`: one reward for all that is neither right nor wrong, or less spread than wanted."""
+
+
+class NothingToLearn(AgentrlError):
+    """Not enough groups of a step can teach anything, and the budget of refills is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicSampling:
+    """Which groups train, and how many others may be asked for in place of those that do not."""
+
+    min_spread: float = 1e-6
+    """Standard deviation (over n) of a group's rewards must be above it; UI-S1 asks for 0.3."""
+    right_at: float = 1.0
+    """Equal rewards from here on count as all right."""
+    wrong_at: float = 0.0
+    """Equal rewards up to here count as all wrong."""
+    max_mean_reward: float | None = None
+    """Groups whose mean reward is at least this are too easy; DARS and DART set 1."""
+    min_valid: int = 2
+    """Fewest trajectories with a reward, of those that did not fail."""
+    singletons: bool = True
+    """Keep groups of one trajectory on purpose, which have no spread to measure."""
+    max_refills: int = 9
+    """Rounds of requests after the first one of a step."""
+    refill: Literal["missing", "batch"] = "missing"
+    """Ask for the groups that are missing (`missing`), or for a whole batch again (slime, verl)."""
+    oversample: float = 1.0
+    """Groups asked for, over groups needed; more than 1 takes the first to be complete."""
+    surplus_age: int = 1
+    """Versions that a complete group too many may wait for a later step; 0 drops it at once."""
+    short: Literal["train", "stop"] = "train"
+    """With fewer groups than wanted at the end: train on them, or stop the run (verl)."""
+
+
+def verdict(group: GroupResult, rule: DynamicSampling) -> Verdict:
+    """Return whether a group trains, or why not. Failures are in no figure of it."""
+    rewards = group.rewards
+    if rule.singletons and group.asked == 1 and len(rewards) == 1:
+        return "kept"
+    if len(rewards) < max(rule.min_valid, 1):
+        return "too_few"
+    if spread(rewards) <= rule.min_spread:
+        return _why_even(rewards, rule)
+    average = mean(rewards)
+    if rule.max_mean_reward is not None and average is not None:
+        return "too_easy" if average >= rule.max_mean_reward else "kept"
+    return "kept"
+
+
+def spread(rewards: Sequence[float]) -> float:
+    """Return the standard deviation over n; exactly 0 for equal rewards, whatever the rounding."""
+    average = mean(rewards)
+    if average is None or max(rewards) == min(rewards):
+        return 0.0
+    variance = mean((reward - average) ** 2 for reward in rewards)
+    return (variance or 0.0) ** 0.5
+
+
+def _why_even(rewards: Sequence[float], rule: DynamicSampling) -> Verdict:
+    if min(rewards) >= rule.right_at:
+        return "all_right"
+    return "all_wrong" if max(rewards) <= rule.wrong_at else "even"
+
+
+def to_ask(rule: DynamicSampling | None, *, wanted: int, live: int, rounds: int) -> int:
+    """Return how many groups to start now.
+
+    `live` groups are kept or still running, `rounds` requests went out before. Without a rule there
+    is one round, of what is wanted.
+    """
+    missing = wanted - live
+    if missing <= 0 or rounds > (rule.max_refills if rule else 0):
+        return 0
+    if rule is None:
+        return missing
+    again = rule.refill == "batch" and rounds > 0
+    return ceil(rule.oversample * (wanted if again else missing) - HAIR)

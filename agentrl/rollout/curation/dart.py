@@ -1,0 +1,59 @@
+"""DART: fewer trajectories for tasks that are nearly solved, and a length cap of their own.
+
+Source: arXiv 2509.23866 and its code. What the code lacks (the length cap) follows the paper.
+"""
+
+import math
+from collections.abc import Sequence
+
+from agentrl.rollout.curation.record import TaskRecord
+
+HAIR = 1e-9
+"""Below the smallest step that matters; keeps 1.1 x 10 at 11 when it is rounded up."""
+
+
+def rollouts(success_rate: float | None, *, base: int, threshold: float, minimum: int) -> int:
+    """Return how many trajectories a task gets: `base` below `threshold`, then fewer.
+
+    Never more than `base`: with a threshold under 9 / (base + 7) the formula would ask for more.
+    The paper's threshold is 0.6; the code's loader sets 1.0, which thins out solved tasks only.
+    """
+    if success_rate is None or success_rate < threshold:
+        return base
+    return min(base, max(minimum, math.floor(9 / success_rate - 7 + HAIR)))
+
+
+def turns(longest_success: int, *, limit: int, slack: float) -> int:
+    """Return a task's turn cap: its longest success times `slack`, the global one before any.
+
+    `slack=1` is the paper's cap, which no later success can exceed.
+    """
+    if not longest_success:
+        return limit
+    return min(limit, math.ceil(slack * longest_success - HAIR))
+
+
+def success_rate(record: TaskRecord, *, window: int) -> float | None:
+    """Return the mean score of a task's latest `window` trajectories; None without any."""
+    latest = record.recent[-window:]
+    return math.fsum(latest) / len(latest) if latest else None
+
+
+def trim(
+    rewards: Sequence[float], *, size: int, success_above: float, draws: Sequence[float]
+) -> tuple[int, ...]:
+    """Return which `size` members of a group stay, in their order.
+
+    One success and one failure to succeed stay for sure when both exist and `size` is 2 or more;
+    `draws`, one uniform number per member, decide the rest.
+    """
+    if len(rewards) != len(draws):
+        raise ValueError(f"{len(draws)} draws for {len(rewards)} rewards; give one each")
+    if size >= len(rewards):
+        return tuple(range(len(rewards)))
+    order = sorted(range(len(rewards)), key=lambda i: (draws[i], i))
+    good = [i for i in order if rewards[i] > success_above]
+    bad = [i for i in order if rewards[i] <= success_above]
+    sure = [good[0], bad[0]] if good and bad and size >= 2 else []
+    rest = [i for i in order if i not in sure]
+    return tuple(sorted([*sure, *rest][:size]))

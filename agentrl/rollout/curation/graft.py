@@ -1,0 +1,46 @@
+"""A stored trajectory put into the tree of a later group of its task."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from agentrl.trajectory import Leaf, Node, Tree
+
+AGE = "borrowed_age"
+"""The reward component that marks a lent trajectory: by how many versions it is older."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One trajectory out of its tree: its nodes from the root on, and its end."""
+
+    nodes: tuple[Node, ...]
+    leaf: Leaf
+
+
+def branch_of(tree: Tree, leaf: Leaf) -> Branch:
+    """Return the trajectory that ends in `leaf`; tokens are shared, not copied."""
+    return Branch(nodes=() if leaf.node is None else tree.path(leaf.node), leaf=leaf)
+
+
+def with_branch(tree: Tree, branch: Branch, *, sample: int, age: int) -> Tree:
+    """Return a tree in which `branch` has taken the place of the trajectory `sample`.
+
+    The tree itself is append-only and stays as it is; node ids of the copy are the same. The new
+    leaf carries `AGE` among its components; its tokens keep the versions that sampled them.
+    """
+    copy = _copy(tree, (leaf for leaf in tree.leaves if leaf.sample != sample))
+    at: int | None = None
+    for node in branch.nodes:
+        at = copy.share(replace(node, parent=at))
+    components = {**branch.leaf.components, AGE: float(age)}
+    copy.end(replace(branch.leaf, node=at, sample=sample, components=components))
+    return copy
+
+
+def _copy(tree: Tree, leaves: Iterable[Leaf]) -> Tree:
+    copy = Tree(tree.task)
+    for node in tree.nodes:
+        copy.add(node)
+    for leaf in leaves:
+        copy.end(leaf)
+    return copy

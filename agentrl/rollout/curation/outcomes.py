@@ -1,0 +1,115 @@
+"""What curation sees of a group: rewards and lengths, no tokens. Values that JSON can hold."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agentrl.trajectory import Leaf, Tree, reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How one trajectory ended."""
+
+    sample: int
+    """Index of the trajectory within its group."""
+    reward: float | None
+    """None for a failure, which is no observation of anything."""
+    tokens: int
+    """Sampled ones."""
+    turns: int
+    """Policy messages."""
+    version: int
+    """The oldest that sampled one of its tokens; -1 without sampled tokens."""
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise ValueError(
+                f"sample {self.sample}: its reward is {self.reward}, and a reward must be a finite "
+                "number; mend the environment's reward"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """How the trajectories of one task ended in one step."""
+
+    step: int
+    ordinal: int
+    """Which group of its step, counted from 0 in the order they were drawn."""
+    task_id: str
+    asked: int
+    """How many trajectories were wanted, the second phase of an allocation included."""
+    results: tuple[Result, ...]
+
+    @property
+    def key(self) -> str:
+        """Return what names this group within its run."""
+        return f"{self.step}/{self.ordinal}"
+
+    @property
+    def valid(self) -> tuple[Result, ...]:
+        """Return the results that have a reward, in sample order, whatever order they came in."""
+        found = [result for result in self.results if result.reward is not None]
+        return tuple(sorted(found, key=lambda result: result.sample))
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Return the rewards of the valid results."""
+        return tuple(r.reward for r in self.valid if r.reward is not None)
+
+    @property
+    def tokens(self) -> int:
+        """Return the sampled tokens of all trajectories, failures among them."""
+        return sum(result.tokens for result in self.results)
+
+    @property
+    def oldest_version(self) -> int:
+        """Return the oldest version that sampled a token which can train; -1 when there is none."""
+        return min((r.version for r in self.valid if r.version >= 0), default=-1)
+
+
+def score(reward: float) -> float:
+    """Return a reward cut to [0, 1]: what samplers and allocations take for a success rate."""
+    return min(max(reward, 0.0), 1.0)
+
+
+def success_rate(group: GroupResult) -> float | None:
+    """Return the mean score of the trajectories that have a reward; None when none has."""
+    return mean(score(reward) for reward in group.rewards)
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """Return a mean that does not depend on the order of the values; None for no value."""
+    held = tuple(values)
+    # The rounded mean of equal numbers need not be that number: all right must be exactly 1.
+    if held and min(held) == max(held):
+        return held[0]
+    return math.fsum(held) / len(held) if held else None
+
+
+def in_order(groups: Iterable[GroupResult]) -> list[GroupResult]:
+    """Return groups in the order they were drawn: what is learnt never depends on arrival."""
+    return sorted(groups, key=lambda group: (group.step, group.ordinal))
+
+
+def group_result(tree: Tree, *, step: int, ordinal: int, asked: int) -> GroupResult:
+    """Return a tree's leaves as results."""
+    results = tuple(_result(tree, leaf) for leaf in tree.leaves)
+    return GroupResult(
+        step=step, ordinal=ordinal, task_id=tree.task.id, asked=asked, results=results
+    )
+
+
+def _result(tree: Tree, leaf: Leaf) -> Result:
+    path = () if leaf.node is None else tree.path(leaf.node)
+    sampled = [node for node in path if node.source == "sampled"]
+    return Result(
+        sample=leaf.sample,
+        reward=reward_of(leaf.outcome),
+        tokens=sum(len(node.token_ids) for node in sampled),
+        turns=len({node.turn for node in sampled}),
+        version=min((v for node in sampled for v in node.versions), default=-1),
+        seconds=leaf.seconds,
+    )

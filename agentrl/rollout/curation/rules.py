@@ -1,0 +1,188 @@
+"""Which methods a run combines, chosen by name, and which combinations make no sense."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl.rollout.curation.allocation import Allocation, Dars, Dart, Fixed
+from agentrl.rollout.curation.cdas import Cdas
+from agentrl.rollout.curation.dapo import DynamicSampling
+from agentrl.rollout.curation.sampling import Sampler, Uniform
+from agentrl.rollout.curation.steps import HighEntropySteps
+from agentrl.rollout.curation.success_pool import SuccessPool
+from agentrl.rollout.curation.vade import Vade
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curation:
+    """Everything that decides which trajectories are made and which of them train."""
+
+    sampler: Sampler | None = None
+    """None is `stream`: the environment's own order, then shuffled epochs."""
+    allocation: Allocation = field(default_factory=Fixed)
+    filter: DynamicSampling | None = None
+    pool: SuccessPool | None = None
+    steps: HighEntropySteps | None = None
+    success_above: float = 0.0
+    """A reward above this is a success, for length caps and the pool."""
+    revisit_every: int | None = None
+    """Steps after which a task that was not drawn comes first; null lets the sampler decide."""
+
+
+SLOTS: Mapping[str, Mapping[str, Callable[..., Any] | None]] = {
+    "sampler": {"stream": None, "uniform": Uniform, "cdas": Cdas, "vade": Vade},
+    "allocation": {"fixed": Fixed, "dart": Dart, "dars": Dars},
+    "filter": {"none": None, "dapo": DynamicSampling},
+    "pool": {"none": None, "success": SuccessPool},
+    "steps": {"all": None, "high_entropy": HighEntropySteps},
+}
+"""Every method by slot and name."""
+
+
+def curation_of(keys: Mapping[str, Any]) -> Curation:
+    """Return the rules of a config section: a mapping with a `name` and knobs for each slot.
+
+    Raises `ConfigError` for an unknown slot, name or knob.
+    """
+    known = [field.name for field in fields(Curation)]
+    if wrong := sorted(keys.keys() - {*known}):
+        raise ConfigError(f"curation.{wrong[0]} is no key; the keys are {', '.join(known)}")
+    return Curation(**{key: _bound(key, keys[key]) if key in SLOTS else keys[key] for key in keys})
+
+
+def _bound(slot: str, keys: Mapping[str, Any]) -> Any:
+    knobs = dict(keys)
+    name = knobs.pop("name", None)
+    if name not in SLOTS[slot]:
+        raise ConfigError(
+            f"curation.{slot}.name is {name!r}; it can be {', '.join(map(repr, SLOTS[slot]))}"
+        )
+    method = SLOTS[slot][name]
+    if method is None:
+        if knobs:
+            raise ConfigError(f"curation.{slot} ({name}) has no keys; take out {sorted(knobs)}")
+        return None
+    try:
+        return method(**knobs)
+    except TypeError as error:
+        raise ConfigError(f"curation.{slot} ({name}): {error}; take that key out") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the rest of the run's config means for curation."""
+
+    group_size: int
+    tasks_per_step: int
+    tasks: int | None
+    """Different train tasks; None for an endless stream."""
+    entropies: bool = False
+    """Whether the engine reports the entropy of what it samples."""
+    max_staleness: int | None = None
+    """Oldest version difference at which a token still trains; None without a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A combination that makes no sense, and what to say about it."""
+
+    holds: Callable[[Curation, Surroundings], bool]
+    text: str
+
+
+def _first_round(rules: Curation, around: Surroundings) -> float:
+    return around.tasks_per_step * (rules.filter.oversample if rules.filter else 1.0)
+
+
+CONFLICTS: tuple[Conflict, ...] = (
+    Conflict(
+        lambda r, a: r.sampler is not None and a.tasks is None,
+        "curation.sampler.name chooses among known tasks, and the environment's stream is endless; "
+        "set env.task_limit, or curation.sampler.name: stream",
+    ),
+    Conflict(
+        lambda r, a: r.sampler is not None and a.tasks is not None and a.tasks < _first_round(r, a),
+        "curation.sampler.name draws no task twice in a step, and rollout.tasks_per_step (times "
+        "curation.filter.oversample) is more than there are tasks; lower rollout.tasks_per_step, "
+        "raise env.task_limit, or set curation.sampler.name: stream",
+    ),
+    Conflict(
+        lambda r, a: r.sampler is None and r.revisit_every is not None,
+        "curation.revisit_every is for samplers that may leave tasks out, and "
+        "curation.sampler.name: stream leaves out none; take one of them out",
+    ),
+    Conflict(
+        lambda r, a: isinstance(r.allocation, Dart) and a.tasks is None,
+        "curation.allocation.name: dart learns from earlier trajectories of the same task, and in "
+        "an endless stream no task comes back; set env.task_limit, or curation.allocation.name: "
+        "fixed",
+    ),
+    Conflict(
+        lambda r, a: r.pool is not None and a.tasks is None,
+        "curation.pool.name: success lends earlier trajectories of the same task, and in an "
+        "endless stream no task comes back; set env.task_limit, or curation.pool.name: none",
+    ),
+    Conflict(
+        lambda r, a: r.filter is not None and a.group_size < 2,
+        "curation.filter.name: dapo keeps groups whose rewards differ, and with "
+        "rollout.group_size: 1 there is nothing to differ from; raise rollout.group_size, or set "
+        "curation.filter.name: none",
+    ),
+    Conflict(
+        lambda r, a: r.filter is not None and 2 <= a.group_size < r.filter.min_valid,
+        "curation.filter.min_valid is above rollout.group_size, so no group is ever kept; lower "
+        "curation.filter.min_valid or raise rollout.group_size",
+    ),
+    Conflict(
+        lambda r, a: r.pool is not None and a.group_size < 2,
+        "curation.pool.name: success puts one trajectory into a group beside the others, and with "
+        "rollout.group_size: 1 there are no others; raise rollout.group_size, or set "
+        "curation.pool.name: none",
+    ),
+    Conflict(
+        lambda r, a: (
+            r.pool is not None
+            and a.max_staleness is not None
+            and (r.pool.max_age is None or r.pool.max_age > a.max_staleness)
+        ),
+        "curation.pool.max_age lends tokens that scheduler.max_staleness keeps from training; set "
+        "curation.pool.max_age to at most scheduler.max_staleness",
+    ),
+    Conflict(
+        lambda r, a: isinstance(r.allocation, Dart) and r.allocation.minimum > a.group_size,
+        "curation.allocation.minimum is above rollout.group_size, which is the most a task gets; "
+        "lower curation.allocation.minimum",
+    ),
+    Conflict(
+        lambda r, a: (
+            isinstance(r.allocation, Dars) and r.allocation.limit(a.group_size) <= a.group_size
+        ),
+        "curation.allocation.max_trajectories leaves a second phase nothing beyond "
+        "rollout.group_size; raise curation.allocation.max_trajectories, or set "
+        "curation.allocation.name: fixed",
+    ),
+    Conflict(
+        lambda r, a: (
+            isinstance(r.allocation, Dars) and r.filter is not None and r.filter.oversample > 1
+        ),
+        "curation.filter.oversample takes the groups that are complete first, and "
+        "curation.allocation.name: dars makes hard tasks complete last, so the ones it spends most "
+        "on would be left behind; set curation.filter.oversample: 1, or another "
+        "curation.allocation.name",
+    ),
+    Conflict(
+        lambda r, a: r.steps is not None and not a.entropies,
+        "curation.steps.name: high_entropy needs the entropy of sampled tokens, and engine.kind "
+        "names an engine that does not report it; choose another engine.kind, or set "
+        "curation.steps.name: all",
+    ),
+)
+"""The one list of what cannot be combined. Everything that is not here composes."""
+
+
+def check(rules: Curation, around: Surroundings) -> None:
+    """Raise `ConfigError` that names every conflict, each with the keys on both sides."""
+    found = [conflict.text for conflict in CONFLICTS if conflict.holds(rules, around)]
+    if found:
+        raise ConfigError("; and ".join(found))

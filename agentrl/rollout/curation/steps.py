@@ -1,0 +1,124 @@
+"""DART's high-entropy steps: of a group's turns, those the policy was least sure of train.
+
+Source: arXiv 2509.23866 (a percentile of the group); its code has only a commented-out top share.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+from numpy import bool_, float64
+from numpy.typing import NDArray
+
+from agentrl.trajectory import Leaf, Tree, reward_of
+
+HAIR = 1e-9
+"""Keeps what is whole or equal on paper from being decided by its last bit."""
+
+StepKey = tuple[int, ...]
+"""The sampled nodes of one turn; trajectories that share a turn share its key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The sampled tokens of one turn."""
+
+    tokens: int
+    entropy: float | None
+    """Mean over its tokens, in nats; None when the engine did not report it for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighEntropySteps:
+    """Which steps of a group train."""
+
+    keep: float = 0.8
+    """Share of the steps, by entropy."""
+    how: Literal["percentile", "top"] = "percentile"
+    """At or above the percentile 1 - keep, ties included (paper), or exactly the top share."""
+    weight: Literal["mask", "renormalised"] = "mask"
+    """Kept steps weigh 1, or all tokens over kept ones, so that a group weighs what it did."""
+
+    def weights(self, steps: Sequence[Step]) -> NDArray[float64]:
+        """Return a weight for each step of a group; 0 does not train.
+
+        A step of unknown entropy trains and is in no percentile.
+        """
+        known = np.asarray([s.entropy for s in steps if s.entropy is not None], dtype=float64)
+        kept = np.ones(len(steps), dtype=bool_)
+        if len(known):
+            places = [i for i, step in enumerate(steps) if step.entropy is not None]
+            kept[places] = self._high(known)
+        if self.weight == "mask":
+            return kept.astype(float64)
+        tokens = np.asarray([step.tokens for step in steps], dtype=float64)
+        left = float(tokens[kept].sum())
+        scale = float(tokens.sum()) / left if left else 1.0
+        return np.where(kept, scale, 0.0)
+
+    def _high(self, entropies: NDArray[float64]) -> NDArray[bool_]:
+        if self.how == "percentile":
+            return entropies >= threshold(entropies, keep=self.keep) - HAIR
+        count = ceil(self.keep * len(entropies) - HAIR)
+        high = np.zeros(len(entropies), dtype=bool_)
+        # The earlier step stays where two are equal.
+        high[np.argsort(-entropies, kind="stable")[:count]] = True
+        return high
+
+
+def threshold(entropies: NDArray[float64], *, keep: float) -> float:
+    """Return the entropy that a step must reach: percentile 1 - keep, interpolated linearly."""
+    return float(np.quantile(entropies, 1 - keep, method="linear"))
+
+
+def steps_of(tree: Tree) -> dict[StepKey, Step]:
+    """Return each step of a group once, also where trajectories share it; failed ones have none."""
+    found: dict[StepKey, Step] = {}
+    for leaf in tree.leaves:
+        if reward_of(leaf.outcome) is not None:
+            found |= {key: _step(tree, key) for key in keys_of(tree, leaf).values()}
+    return found
+
+
+def keys_of(tree: Tree, leaf: Leaf) -> dict[int, StepKey]:
+    """Return the step of each turn of a trajectory."""
+    ids = () if leaf.node is None else tree.path_ids(leaf.node)
+    turns: dict[int, StepKey] = {}
+    for node in ids:
+        if tree.nodes[node].source == "sampled":
+            turn = tree.nodes[node].turn
+            turns[turn] = (*turns.get(turn, ()), node)
+    return turns
+
+
+def _step(tree: Tree, key: StepKey) -> Step:
+    nodes = [tree.nodes[node] for node in key]
+    tokens = sum(len(node.token_ids) for node in nodes)
+    entropies = [x for node in nodes for x in node.entropies]
+    known = tokens > 0 and len(entropies) == tokens
+    return Step(tokens=tokens, entropy=float(np.mean(entropies)) if known else None)
+
+
+def turn_weights(tree: Tree, rule: HighEntropySteps) -> dict[int, dict[int, float]]:
+    """Return the weight of every turn of every trajectory with a reward: by sample, then turn."""
+    steps = steps_of(tree)
+    weights = dict(zip(steps, map(float, rule.weights(tuple(steps.values()))), strict=True))
+    return {
+        leaf.sample: {turn: weights[key] for turn, key in keys_of(tree, leaf).items()}
+        for leaf in tree.leaves
+        if reward_of(leaf.outcome) is not None
+    }
+
+
+def token_weights(
+    mask: Sequence[bool], turns: Sequence[int], weights: Mapping[int, float]
+) -> NDArray[float64]:
+    """Return the weight of each token: its turn's where the policy sampled it, else 0.
+
+    It multiplies the loss of a token under the original mask, so that denominators stay as they
+    are. A turn that `weights` does not name keeps its weight of 1.
+    """
+    each = np.asarray([weights.get(turn, 1.0) for turn in turns], dtype=float64)
+    return np.where(np.asarray(mask, dtype=bool_), each, 0.0)

@@ -1,0 +1,128 @@
+"""DART's experience pool: an old success lent to a group that has none. Source: arXiv 2509.23866.
+
+The state holds names and versions, no tokens: whoever owns the trees keeps those it names.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from agentrl.rollout.curation.outcomes import GroupResult, Result, in_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Success:
+    """A stored trajectory that succeeded."""
+
+    group: str
+    """Key of the group it was sampled in."""
+    result: Result
+    used: int = 0
+    """In how many batches it was lent."""
+
+    @property
+    def ref(self) -> str:
+        """Return what names the trajectory within its run."""
+        return f"{self.group}/{self.result.sample}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """The newest successes of each task, the newest last."""
+
+    successes: Mapping[str, tuple[Success, ...]] = field(
+        default_factory=dict[str, tuple[Success, ...]]
+    )
+
+    @property
+    def refs(self) -> frozenset[str]:
+        """Return the trajectories whose tokens must be kept."""
+        return frozenset(s.ref for held in self.successes.values() for s in held)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """What is lent to a group, and marked as such wherever the trajectory goes."""
+
+    group: str
+    """Key of the group that gets it."""
+    ref: str
+    """The trajectory that is lent."""
+    result: Result
+    """Of the trajectory lent, under the index it has in its new group."""
+    age: int
+    """Trainer version minus its oldest sampled token's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessPool:
+    """Which success may be lent."""
+
+    max_age: int | None = 8
+    """Oldest version difference of a lent token; null lends any (the released code)."""
+    max_uses: int | None = 4
+    """Batches one success may be lent to; null sets no bound (the released code)."""
+    per_task: int = 4
+    """Successes kept of each task."""
+
+    def lend(
+        self, state: PoolState, group: GroupResult, *, version: int, success_above: float
+    ) -> Loan | None:
+        """Return the newest success there is for a group that has none, or None.
+
+        It takes the place of the group's oldest trajectory. A group in which everything failed
+        gets none: nothing is known of how the policy does on it now.
+        """
+        if not group.valid or max(group.rewards) > success_above:
+            return None
+        out = min(group.valid, key=lambda result: (result.version, result.sample))
+        for success in reversed(state.successes.get(group.task_id, ())):
+            age = version - success.result.version
+            if self._may_lend(success, age):
+                result = replace(success.result, sample=out.sample)
+                return Loan(group=group.key, ref=success.ref, result=result, age=age)
+        return None
+
+    def _may_lend(self, success: Success, age: int) -> bool:
+        young = self.max_age is None or age <= self.max_age
+        fresh = self.max_uses is None or success.used < self.max_uses
+        return young and fresh
+
+    def observe(
+        self,
+        state: PoolState,
+        groups: Iterable[GroupResult],
+        loans: Iterable[Loan],
+        *,
+        version: int,
+        success_above: float,
+    ) -> PoolState:
+        """Return the pool after a step at trainer version `version`.
+
+        `groups` are as they were sampled, without loans; neither their order nor that of `loans`
+        matters. What can never be lent again is forgotten.
+        """
+        uses: dict[str, int] = {}
+        for loan in loans:
+            uses[loan.ref] = uses.get(loan.ref, 0) + 1
+        after = {task: list(held) for task, held in state.successes.items()}
+        for group in in_order(groups):
+            won = [r for r in group.valid if (r.reward or 0.0) > success_above]
+            after.setdefault(group.task_id, []).extend(
+                Success(group=group.key, result=result) for result in won
+            )
+        kept = {task: self._kept(held, uses, version) for task, held in after.items()}
+        return PoolState(successes={task: held for task, held in kept.items() if held})
+
+    def _kept(
+        self, held: Iterable[Success], uses: Mapping[str, int], version: int
+    ) -> tuple[Success, ...]:
+        counted = [replace(s, used=s.used + uses.get(s.ref, 0)) for s in held]
+        able = [s for s in counted if self._may_lend(s, version - s.result.version)]
+        # Stable: of equal versions the one drawn last counts as the newest.
+        return tuple(sorted(able, key=lambda s: s.result.version)[-self.per_task :])
+
+
+def with_loan(group: GroupResult, loan: Loan) -> GroupResult:
+    """Return the group with the lent trajectory in the place of the one it replaces."""
+    kept = tuple(r for r in group.results if r.sample != loan.result.sample)
+    return replace(group, results=(*kept, loan.result))

@@ -1,0 +1,101 @@
+"""VADE: Thompson sampling on a Beta posterior of each task's success rate.
+
+Source: arXiv 2511.18902; its decay is known by the abstract only, and the form of it is our own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from agentrl.rollout.curation.outcomes import GroupResult, score
+from agentrl.rollout.curation.sampling import by_task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Successes and failures to succeed that a task still counts for; fractions are allowed."""
+
+    successes: float = 0.0
+    misses: float = 0.0
+
+    @property
+    def posterior(self) -> tuple[float, float]:
+        """Return the parameters of the Beta distribution of the success rate."""
+        return self.successes + 1.0, self.misses + 1.0
+
+    @property
+    def total(self) -> float:
+        """Return how many trajectories this is worth."""
+        return self.successes + self.misses
+
+    def scaled(self, factor: float) -> "Evidence":
+        """Return the evidence, shrunk towards knowing nothing."""
+        return Evidence(successes=self.successes * factor, misses=self.misses * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VadeState:
+    """Evidence of the tasks seen."""
+
+    kind: Literal["vade"] = "vade"
+    evidence: Mapping[str, Evidence] = field(default_factory=dict[str, Evidence])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vade:
+    """Tasks whose drawn success rate promises most: hard but possible ones, about 1 in 3."""
+
+    local_decay: float = 0.7
+    """Of a task's old evidence when it is observed again; 1 forgets nothing."""
+    global_decay: float = 0.995
+    """Of every task's evidence at the end of every step."""
+    max_evidence: float | None = 32.0
+    """Most trajectories a task may count for, about 4 groups; null sets no bound."""
+
+    def start(self) -> VadeState:
+        """Return the state before anything is known."""
+        return VadeState()
+
+    def select(
+        self, state: VadeState, tasks: Sequence[str], count: int, *, seed: int
+    ) -> tuple[str, ...]:
+        """Return the `count` tasks with the highest information of one drawn success rate each."""
+        known = [state.evidence.get(task, Evidence()).posterior for task in tasks]
+        if not known:
+            return ()
+        alpha, beta = np.asarray(known).T
+        rates = np.random.default_rng(seed).beta(alpha, beta)
+        return most_informative(dict(zip(tasks, map(float, rates), strict=True)), count)
+
+    def observe(self, state: VadeState, groups: Iterable[GroupResult], *, tasks: int) -> VadeState:
+        """Return the state after a step: what was seen first, then everything a little forgotten.
+
+        The rewards of a task are added up over the step, so the order of `groups` does not matter.
+        """
+        after = dict(state.evidence)
+        for task, rewards in by_task(groups).items():
+            after[task] = self.updated(after.get(task, Evidence()), rewards)
+        return VadeState(
+            evidence={task: known.scaled(self.global_decay) for task, known in after.items()}
+        )
+
+    def updated(self, known: Evidence, rewards: Sequence[float]) -> Evidence:
+        """Return a task's evidence after one step's rewards, before the global decay."""
+        won = float(np.sum(np.sort([score(reward) for reward in rewards])))
+        old = known.scaled(self.local_decay)
+        new = Evidence(successes=old.successes + won, misses=old.misses + len(rewards) - won)
+        if self.max_evidence is None or new.total <= self.max_evidence:
+            return new
+        return new.scaled(self.max_evidence / new.total)
+
+
+def information(rate: float) -> float:
+    """Return what a task of this success rate teaches: p (1 - p)^2, highest at p = 1/3."""
+    return rate * (1 - rate) ** 2
+
+
+def most_informative(rates: Mapping[str, float], count: int) -> tuple[str, ...]:
+    """Return the `count` tasks with the highest information, the highest first."""
+    return tuple(sorted(rates, key=lambda task: (-information(rates[task]), task))[:count])
