@@ -79,6 +79,10 @@ class ForkServerPool:
         """Return how many wait and how long they did, for metrics."""
         return self._admission.figures()
 
+    def loads(self) -> list[int]:
+        """Return how many opened sessions each supervisor has."""
+        return [slot.load() for slot in self._slots]
+
     async def close(self) -> None:
         """Close every session and stop the supervisors. Idempotent."""
         self._closed = True

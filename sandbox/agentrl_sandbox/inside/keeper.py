@@ -295,6 +295,8 @@ class Keeper:
             return
         try:
             place.copy(session.place, copy.place)
+            if session.life is None and self._settings.isolated:
+                place.appear_alone(copy.place)
         except OSError as error:
             self._remove(copy)
             self._reply(request, {"unsupported": f"the directory cannot be copied: {error}"})

@@ -99,6 +99,31 @@ def appear(place: Place, pid: int, own: Mapping[int, int]) -> None:
         os.chdir("/")
 
 
+def appear_alone(place: Place) -> None:
+    """Make namespaces for a detached place in which nothing runs yet."""
+    ready, hold = os.pipe(), os.pipe()
+    pid = kernel.fork()
+    if pid == 0:
+        try:
+            os.close(hold[1])
+            kernel.unshare(OWN)
+            os.write(ready[1], b"y")
+            os.read(hold[0], 1)
+        finally:
+            os._exit(0)
+    own = own_namespaces()
+    try:
+        os.close(ready[1])
+        os.close(hold[0])
+        if os.read(ready[0], 1) != b"y":
+            raise OSError("no namespaces for the copy")
+        appear(place, pid, own)
+    finally:
+        for fd in (ready[0], hold[1], *own.values()):
+            os.close(fd)
+        os.waitpid(pid, 0)
+
+
 def copy(source: Place, target: Place) -> None:
     """Copy what one place holds into another, empty one."""
     files.copy_tree(source.handle, target.handle)
