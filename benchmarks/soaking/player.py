@@ -20,7 +20,6 @@ from benchmarks.soaking.model import Cell, State, wrong_with, wrong_with_names
 from benchmarks.soaking.programs import SLEEP_S
 
 DEEDS_MAX = 16
-SEATS_MAX = 6
 STUCK_S = 90.0
 """No single thing takes as long, also on a machine that is busy."""
 KEEPER_KILLS, SUPERVISOR_KILLS = 0.03, 0.004
@@ -79,6 +78,8 @@ class Player:
         except SandboxError as error:
             if self.ground.disasters == self._disasters:
                 raise Wrong(f"{type(error).__name__}: {error}") from error
+        except (AssertionError, LookupError, OSError, RuntimeError, TypeError) as error:
+            raise Wrong(f"{type(error).__name__}: {error}") from error
         finally:
             # Whatever happened, closing works.
             for seat in list(self.seats):
@@ -288,7 +289,7 @@ class Player:
     # -- forks, ends --------------------------------------------------------------------------
 
     async def _fork(self, seat: Seat) -> None:
-        if len(self.seats) >= SEATS_MAX:
+        if len(self.seats) >= programs.FAMILY_MAX - 1:
             return
         if len(seat.state.names) > 1:
             await self._look(seat)
