@@ -142,6 +142,7 @@ class Keeper:
         if session.cpu_s >= self._settings.cpu_s:
             self._unborn(request, session, "limit", self._quota.cpu_text)
             return
+        self._drop_unheard(session)
         wires = Wires()
         birth = Birth("fresh", request, session, wires)
         confinement = self._quota.confinement(session.cpu_s)
@@ -160,6 +161,13 @@ class Keeper:
             become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
         wires.close_theirs()
         self._expect(birth)
+
+    def _drop_unheard(self, session: Session) -> None:
+        """End an interpreter whose line nobody took: whoever had asked for it was cancelled."""
+        for birth in [b for b in self._births.values() if b.session is session]:
+            self._stillborn(birth, "another one was asked for")
+        if session.life is not None:
+            self._bury(session)
 
     def _copy(self, birth: Birth, *, keep_rng: bool) -> None:
         """Have the live interpreter of a session copied."""
