@@ -156,8 +156,6 @@ class Keeper:
             home = session.place
             for kind, fd in home.namespaces.items():
                 kernel.join(fd, kind)
-            if home.is_detached:  # a copy of a session that had no interpreter
-                kernel.unshare(place.OWN)
             become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
         wires.close_theirs()
         self._expect(birth)
