@@ -18,7 +18,7 @@ def rollouts(success_rate: float | None, *, base: int, threshold: float, minimum
     Never more than `base`: with a threshold under 9 / (base + 7) the formula would ask for more.
     The paper's threshold is 0.6; the code's loader sets 1.0, which thins out solved tasks only.
     """
-    if success_rate is None or success_rate < threshold:
+    if success_rate is None or success_rate < threshold or success_rate * (base + 7) <= 9:
         return base
     return min(base, max(minimum, math.floor(9 / success_rate - 7 + HAIR)))
 

@@ -1,0 +1,566 @@
+"""Rules of curation: how many, how long, which groups, which steps; worked numbers first."""
+
+import math
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.errors import ConfigError
+from agentrl.rollout.curation import dars, dart
+from agentrl.rollout.curation.allocation import Allocation, Dars, Dart, Fixed
+from agentrl.rollout.curation.dapo import DynamicSampling, Verdict, spread, to_ask, verdict
+from agentrl.rollout.curation.outcomes import GroupResult, Result, group_result
+from agentrl.rollout.curation.record import UNSEEN, TaskRecord, observe
+from agentrl.rollout.curation.redundancy import first_complete, length_bias
+from agentrl.rollout.curation.rules import (
+    CONFLICTS,
+    SLOTS,
+    Curation,
+    Surroundings,
+    check,
+    curation_of,
+)
+from agentrl.rollout.curation.saved import decode, encode
+from agentrl.rollout.curation.steps import (
+    HighEntropySteps,
+    Step,
+    steps_of,
+    threshold,
+    token_weights,
+    turn_weights,
+)
+from agentrl.rollout.curation.success_pool import PoolState, Success, SuccessPool, with_loan
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
+
+
+def results(*rewards: float | None, turns: int = 2, tokens: int = 10) -> tuple[Result, ...]:
+    return tuple(
+        Result(sample=i, reward=r, tokens=tokens, turns=turns, version=0, seconds=1.0)
+        for i, r in enumerate(rewards)
+    )
+
+
+def group(*rewards: float | None, task: str = "t", ordinal: int = 0, step: int = 0) -> GroupResult:
+    return GroupResult(
+        step=step, ordinal=ordinal, task_id=task, asked=len(rewards), results=results(*rewards)
+    )
+
+
+# DART
+
+
+@pytest.mark.parametrize(
+    ("rate", "wanted"), [(None, 8), (0.3, 8), (0.6, 8), (0.75, 5), (0.9, 3), (1.0, 2)]
+)
+def test_dart_asks_for_fewer_of_what_is_nearly_solved(rate: float | None, wanted: int) -> None:
+    assert dart.rollouts(rate, base=8, threshold=0.6, minimum=1) == wanted
+
+
+def test_darts_released_threshold_thins_out_solved_tasks_only() -> None:
+    wanted = [dart.rollouts(r, base=8, threshold=1.0, minimum=1) for r in (0.75, 0.9, 1.0)]
+    assert wanted == [8, 8, 2]
+
+
+@given(st.floats(0, 1), st.integers(1, 32), st.floats(0, 1), st.integers(1, 4))
+def test_dart_stays_between_its_minimum_and_the_base(
+    rate: float, base: int, limit: float, minimum: int
+) -> None:
+    wanted = dart.rollouts(rate, base=base, threshold=limit, minimum=min(minimum, base))
+    assert min(minimum, base) <= wanted <= base
+
+
+@pytest.mark.parametrize(
+    ("longest", "slack", "cap"),
+    [(0, 1.5, 30), (4, 1.5, 6), (3, 1.5, 5), (10, 1.1, 11), (7, 1.0, 7), (29, 1.5, 30)],
+)
+def test_darts_turn_cap_is_a_bit_more_than_the_longest_success(
+    longest: int, slack: float, cap: int
+) -> None:
+    assert dart.turns(longest, limit=30, slack=slack) == cap
+
+
+def test_dart_reads_the_latest_scores_of_a_task() -> None:
+    record = TaskRecord(recent=(0.0,) * 8 + (1.0,) * 6 + (0.0,) * 2, longest_success_turns=4)
+    allotment = Dart(length_slack=1.5).first(record, base=8, max_turns=30)
+    assert (allotment.trajectories, allotment.max_turns) == (5, 6)
+    allotment = Dart(length_slack=None).first(UNSEEN, base=8, max_turns=30)
+    assert (allotment.trajectories, allotment.max_turns) == (8, 30)
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=20),
+    st.integers(1, 20),
+    st.randoms(use_true_random=False),
+)
+def test_a_trimmed_group_keeps_a_success_and_a_failure(
+    rewards: list[float], size: int, random: Random
+) -> None:
+    draws = [random.random() for _ in rewards]
+    kept = dart.trim(rewards, size=size, success_above=0.0, draws=draws)
+    assert len(set(kept)) == len(kept) == min(size, len(rewards))
+    if size >= 2:
+        assert {rewards[i] for i in kept} == {*rewards}
+
+
+# DARS
+
+
+@pytest.mark.parametrize(
+    ("rate", "equal", "hardness"),
+    [(0.0, 24, 56), (0.125, 11, 24), (0.25, 3, 8), (0.375, 1, 3), (0.5, 0, 0), (0.9, 0, 0)],
+)
+def test_dars_worked_numbers(rate: float, equal: int, hardness: int) -> None:
+    assert dars.extra(rate, size=8, base=8, limit=32, form="equal") == equal
+    assert dars.extra(rate, size=8, base=8, limit=64, form="hardness") == hardness
+
+
+def test_dars_with_the_standard_deviation_has_a_flatter_mass() -> None:
+    assert dars.mass(0.5, normalise_std=True) == 1.0
+    assert dars.extra(0.25, size=8, base=8, limit=32, form="equal", normalise_std=True) == 2
+
+
+@given(
+    st.lists(st.none() | st.floats(-1, 2), min_size=1, max_size=16),
+    st.sampled_from(["equal", "hardness"]),
+    st.booleans(),
+    st.integers(1, 80),
+)
+def test_dars_never_asks_beyond_its_limit(
+    rewards: list[float | None], form: dars.Form, std: bool, limit: int
+) -> None:
+    rule = Dars(form=form, normalise_std=std, max_trajectories=limit)
+    more = rule.more(group(*rewards), base=len(rewards))
+    assert 0 <= more <= max(0, limit - len(rewards))
+
+
+def test_a_group_of_failures_gets_no_second_phase() -> None:
+    assert Dars().more(group(None, None), base=2) == 0
+    assert Fixed().more(group(0.0, 0.0), base=2) == 0
+
+
+def test_failures_do_not_make_a_task_look_hard() -> None:
+    assert Dars().more(group(1.0, 0.0, None, None, None, None, None, None), base=8) == 0
+
+
+def test_a_second_phase_stays_within_its_seconds() -> None:
+    assert Dars(budget_s=5.5).more(group(*[0.0] * 8), base=8) == 5
+    assert Dars(budget_s=500).more(group(*[0.0] * 8), base=8) == 24
+
+
+# Records
+
+
+def test_records_leave_failures_out() -> None:
+    records = observe({}, [group(None, None)], window=4, success_above=0.0)
+    assert records == {}
+    records = observe({}, [group(1.0, None, -3.0, 0.5)], window=4, success_above=0.0)
+    assert records["t"].recent == (1.0, 0.0, 0.5)
+    assert (records["t"].trajectories, records["t"].longest_success_turns) == (3, 2)
+
+
+@given(st.permutations(range(4)), st.permutations(range(3)))
+def test_records_do_not_depend_on_the_order_of_a_step(order: list[int], inner: list[int]) -> None:
+    groups = [group(0.0, 1.0, float(i % 2), ordinal=i) for i in range(4)]
+    mixed = [replace(groups[i], results=tuple(groups[i].results[j] for j in inner)) for i in order]
+    assert observe({}, mixed, window=5, success_above=0.0) == observe(
+        {}, groups, window=5, success_above=0.0
+    )
+
+
+# Dynamic sampling
+
+
+@pytest.mark.parametrize(
+    ("rewards", "found"),
+    [
+        ((1.0, 0.0), "kept"),
+        ((1.0, 1.0), "all_right"),
+        ((0.0, 0.0), "all_wrong"),
+        ((-1.0, -1.0), "all_wrong"),
+        ((0.1, 0.1, 0.1), "even"),
+        ((0.5, 0.25), "kept"),
+        ((1.0, 1.0, None), "all_right"),
+        ((1.0, None, None), "too_few"),
+        ((None, None), "too_few"),
+        ((1.0,), "kept"),
+        ((None,), "too_few"),
+    ],
+)
+def test_only_a_spread_of_rewards_is_kept(rewards: tuple[float | None, ...], found: str) -> None:
+    assert verdict(group(*rewards), DynamicSampling()) == found
+
+
+def test_ui_s1s_threshold_on_the_spread_over_n() -> None:
+    assert spread((1.0, 1.0, 1.0, 0.0)) == pytest.approx(0.4330127)
+    rule = DynamicSampling(min_spread=0.3)
+    assert verdict(group(1.0, 1.0, 1.0, 0.0), rule) == "kept"
+    assert verdict(group(1.0, 1.0, 1.0, 1.0), rule) == "all_right"
+    assert verdict(group(0.6, 0.4), rule) == "even"
+
+
+def test_a_mean_that_is_too_high_is_too_easy() -> None:
+    rule = DynamicSampling(max_mean_reward=0.75)
+    found: list[Verdict] = [verdict(group(1.0, r), rule) for r in (0.0, 0.49, 0.5)]
+    assert found == ["kept", "kept", "too_easy"]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=9), st.integers(0, 4))
+def test_failures_never_change_a_verdict(rewards: list[float], failures: int) -> None:
+    with_failures = group(*rewards, *[None] * failures)
+    assert verdict(with_failures, DynamicSampling()) == verdict(group(*rewards), DynamicSampling())
+
+
+def test_equal_rewards_have_no_spread_whatever_the_rounding() -> None:
+    assert spread((0.1,) * 3) == spread((0.7,) * 7) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "live", "rounds", "count"),
+    [
+        (None, 0, 0, 8),
+        (None, 5, 1, 0),
+        (DynamicSampling(), 0, 0, 8),
+        (DynamicSampling(), 5, 1, 3),
+        (DynamicSampling(), 8, 1, 0),
+        (DynamicSampling(refill="batch"), 5, 1, 8),
+        (DynamicSampling(refill="batch"), 3, 0, 5),
+        (DynamicSampling(oversample=1.5), 0, 0, 12),
+        (DynamicSampling(oversample=1.1), 0, 0, 9),
+        (DynamicSampling(oversample=1.1), 7, 1, 2),
+        (DynamicSampling(max_refills=2), 5, 2, 3),
+        (DynamicSampling(max_refills=2), 5, 3, 0),
+    ],
+)
+def test_refills_ask_for_what_is_missing_within_their_budget(
+    rule: DynamicSampling | None, live: int, rounds: int, count: int
+) -> None:
+    assert to_ask(rule, wanted=8, live=live, rounds=rounds) == count
+
+
+# Redundancy
+
+
+def test_the_first_complete_ones_are_taken_and_the_bias_is_told() -> None:
+    lengths = (1, 2, 3, 4, 50, 60)
+    ended = tuple(replace(r, tokens=n) for r, n in zip(results(*[1.0] * 6), lengths, strict=True))
+    taken, left = first_complete(ended, wanted=4)
+    assert [r.tokens for r in taken] == [1, 2, 3, 4]
+    bias = length_bias([r.tokens for r in taken], [r.tokens for r in left])
+    assert bias is not None
+    assert (bias.taken_tokens, bias.left_tokens) == (2.5, 55.0)
+    assert bias.ratio == pytest.approx(2.5 / 55)
+    assert length_bias([1], []) is None
+
+
+def test_failures_take_no_place_among_the_first() -> None:
+    taken, left = first_complete(results(None, 1.0, None, 0.0, 1.0), wanted=2)
+    assert ([r.sample for r in taken], [r.sample for r in left]) == ([1, 3], [4])
+
+
+# Success pool
+
+
+def stored(sample: int, version: int, *, used: int = 0) -> Success:
+    result = Result(sample=sample, reward=1.0, tokens=7, turns=3, version=version)
+    return Success(group=f"{version}/0", result=result, used=used)
+
+
+def lend(held: list[Success], rule: SuccessPool, rewards: tuple[float | None, ...]) -> str | None:
+    state = PoolState(successes={"t": tuple(held)})
+    loan = rule.lend(state, group(*rewards, step=9), version=10, success_above=0.0)
+    return loan.ref if loan else None
+
+
+def test_the_newest_success_takes_the_place_of_the_oldest_trajectory() -> None:
+    state = PoolState(successes={"t": (stored(3, 4), stored(5, 6))})
+    wrong = group(*[0.0] * 8, step=9)
+    older = replace(wrong.results[2], version=-1)
+    wrong = replace(wrong, results=(*wrong.results[:2], older, *wrong.results[3:]))
+    loan = SuccessPool().lend(state, wrong, version=10, success_above=0.0)
+    assert loan is not None
+    assert (loan.ref, loan.age, loan.result.sample, loan.group) == ("6/0/5", 4, 2, "9/0")
+    lent = with_loan(wrong, loan)
+    assert len(lent.results) == 8
+    assert sorted(lent.rewards) == [0.0] * 7 + [1.0]
+    assert older not in lent.results
+
+
+def test_only_a_group_without_success_gets_a_loan() -> None:
+    assert lend([stored(0, 9)], SuccessPool(), (0.0, 0.1)) is None
+    assert lend([stored(0, 9)], SuccessPool(), (None, None)) is None
+    assert lend([stored(0, 9)], SuccessPool(), (None, -1.0)) == "9/0/0"
+    assert lend([], SuccessPool(), (0.0, 0.0)) is None
+
+
+def test_a_loan_is_within_its_age_and_its_uses() -> None:
+    held = [stored(0, 2), stored(1, 3, used=1)]
+    assert lend(held, SuccessPool(max_age=8), (0.0,)) == "3/0/1"
+    assert lend(held, SuccessPool(max_age=8, max_uses=1), (0.0,)) == "2/0/0"
+    assert lend(held, SuccessPool(max_age=7, max_uses=1), (0.0,)) is None
+    assert lend(held[:1], SuccessPool(max_age=7), (0.0,)) is None
+    assert lend(held[:1], SuccessPool(max_age=None), (0.0,)) == "2/0/0"
+
+
+@given(st.permutations(range(5)))
+def test_the_pool_forgets_in_the_same_way_in_any_order(order: list[int]) -> None:
+    rule = SuccessPool(per_task=3)
+    groups = [group(1.0, 0.0, 1.0, ordinal=i, task=f"t{i % 2}") for i in range(5)]
+    kept = rule.observe(PoolState(), groups, [], version=1, success_above=0.0)
+    mixed = [groups[i] for i in order]
+    assert rule.observe(PoolState(), mixed, [], version=1, success_above=0.0) == kept
+    assert all(len(held) == 3 for held in kept.successes.values())
+    assert kept.refs >= {"0/4/2", "0/3/2"}
+    late = rule.observe(kept, [], [], version=10, success_above=0.0)
+    assert late.successes == {}
+
+
+def test_uses_are_counted_per_batch() -> None:
+    rule = SuccessPool(max_uses=1)
+    pool = PoolState(successes={"t": (stored(0, 9),)})
+    loan = rule.lend(pool, group(0.0, 0.0, step=9), version=10, success_above=0.0)
+    assert loan is not None
+    assert rule.observe(pool, [], [loan], version=10, success_above=0.0).successes == {}
+    assert rule.observe(pool, [], [], version=10, success_above=0.0) == pool
+
+
+# Steps
+
+
+def steps(*entropies: float | None) -> list[Step]:
+    return [Step(tokens=10, entropy=e) for e in entropies]
+
+
+def test_the_upper_four_fifths_train() -> None:
+    entropies = tuple(map(float, range(1, 11)))
+    assert threshold(np.asarray(entropies), keep=0.8) == pytest.approx(2.8)
+    weights = HighEntropySteps().weights(steps(*entropies))
+    assert weights.tolist() == [0.0, 0.0] + [1.0] * 8
+    top = HighEntropySteps(how="top").weights(steps(*entropies))
+    assert top.tolist() == weights.tolist()
+
+
+def test_equal_entropies_all_train_at_a_percentile_and_not_by_a_top_share() -> None:
+    assert HighEntropySteps().weights(steps(*[0.3] * 5)).tolist() == [1.0] * 5
+    assert HighEntropySteps(how="top").weights(steps(*[0.3] * 5)).sum() == 4
+    thirds = HighEntropySteps(keep=0.7).weights(steps(*map(float, range(11))))
+    assert thirds.tolist() == [0.0] * 3 + [1.0] * 8
+
+
+def test_renormalised_weights_keep_the_weight_of_the_group() -> None:
+    mixed = [Step(tokens=30, entropy=0.1), *steps(1.0, 2.0, 3.0, 4.0)]
+    weights = HighEntropySteps(weight="renormalised").weights(mixed)
+    assert weights[0] == 0.0
+    assert sum(w * s.tokens for w, s in zip(weights, mixed, strict=True)) == pytest.approx(70)
+
+
+def test_a_step_of_unknown_entropy_trains() -> None:
+    assert HighEntropySteps().weights(steps(None, 1.0, None, 2.0)).tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert HighEntropySteps().weights(steps(None)).tolist() == [1.0]
+    assert HighEntropySteps().weights([]).tolist() == []
+
+
+@given(st.lists(st.none() | st.floats(0, 10), max_size=30), st.floats(0.01, 1))
+def test_at_least_the_share_of_known_steps_trains(
+    entropies: list[float | None], keep: float
+) -> None:
+    for how in ("percentile", "top"):
+        weights = HighEntropySteps(keep=keep, how=how).weights(steps(*entropies))
+        known = [w for w, e in zip(weights, entropies, strict=True) if e is not None]
+        assert all(w for w, e in zip(weights, entropies, strict=True) if e is None)
+        assert not known or sum(known) >= 1
+        assert sum(known) >= math.floor(keep * len(known) - 1e-6)
+
+
+def sampled(parent: int | None, turn: int, *entropies: float) -> Node:
+    n = len(entropies)
+    return Node(
+        parent=parent,
+        source="sampled",
+        token_ids=(5,) * n,
+        logprobs=(-1.0,) * n,
+        versions=(3,) * n,
+        entropies=entropies,
+        turn=turn,
+    )
+
+
+def branched() -> Tree:
+    """Two trajectories that share their first turn, one of two turns that failed, one prompt."""
+    tree = Tree(Task(prompt="p", answer="a", id="t"))
+    root = tree.add(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
+    shared = tree.add(sampled(root, 0, 0.1, 0.3))
+    tool = tree.add(Node(parent=shared, source="tool", token_ids=(9,), turn=1))
+    first = tree.add(sampled(tool, 1, 0.1))
+    rest = tree.add(sampled(first, 1, 0.9))
+    other = tree.add(sampled(tool, 1, 2.0))
+    broken = tree.add(sampled(root, 0, 9.0))
+    tree.end(Leaf(node=rest, outcome=Finished(1.0), sample=0, seconds=2.0))
+    tree.end(Leaf(node=other, outcome=Truncated("turns", 0.0), sample=1))
+    tree.end(Leaf(node=broken, outcome=Failed("env", "x"), sample=2))
+    return tree
+
+
+def test_a_shared_step_is_one_step_and_a_failed_one_is_none() -> None:
+    found = steps_of(branched())
+    assert [(s.tokens, s.entropy) for s in found.values()] == [(2, 0.2), (2, 0.5), (1, 2.0)]
+    weights = turn_weights(branched(), HighEntropySteps(keep=0.6))
+    assert weights == {0: {0: 0.0, 1: 1.0}, 1: {0: 0.0, 1: 1.0}}
+
+
+def test_step_weights_multiply_the_token_mask_and_nothing_else() -> None:
+    trajectory = branched().trajectories()[0]
+    weights = token_weights(trajectory.mask, trajectory.turns, {0: 0.0, 1: 2.0})
+    assert weights.tolist() == [0, 0, 0, 0, 0, 2, 2]
+    assert token_weights(trajectory.mask, trajectory.turns, {}).tolist() == [0, 0, 1, 1, 0, 1, 1]
+
+
+def test_what_curation_sees_of_a_tree() -> None:
+    seen = group_result(branched(), step=2, ordinal=1, asked=4)
+    assert (seen.key, seen.task_id, seen.asked, seen.tokens) == ("2/1", "t", 4, 8)
+    assert [(r.sample, r.reward, r.tokens, r.turns, r.version) for r in seen.results] == [
+        (0, 1.0, 4, 2, 3),
+        (1, 0.0, 3, 2, 3),
+        (2, None, 1, 1, 3),
+    ]
+    assert seen.rewards == (1.0, 0.0)
+    assert seen.oldest_version == 3
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        group(math.nan)
+
+
+# Composition
+
+
+AROUND = Surroundings(group_size=8, tasks_per_step=4, tasks=100, entropies=True)
+
+
+def test_every_method_can_be_named() -> None:
+    for slot, methods in SLOTS.items():
+        for name in methods:
+            assert isinstance(curation_of({slot: {"name": name}}), Curation)
+    found = curation_of({"allocation": {"name": "dart", "threshold": 1.0}, "revisit_every": 3})
+    assert found == Curation(allocation=Dart(threshold=1.0), revisit_every=3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"alocation": {}}, r"curation\.alocation is no key"),
+        ({"allocation": {"name": "darts"}}, r"curation\.allocation\.name is 'darts'.*'dars'"),
+        ({"allocation": {}}, r"curation\.allocation\.name is None"),
+        ({"filter": {"name": "dapo", "spread": 1}}, r"curation\.filter \(dapo\).*'spread'"),
+        ({"filter": {"name": "none", "spread": 1}}, r"curation\.filter \(none\).*spread"),
+    ],
+)
+def test_wrong_names_and_knobs_are_named(keys: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        curation_of(keys)
+
+
+ALL = {
+    "sampler": {"name": "cdas"},
+    "allocation": {"name": "dart"},
+    "filter": {"name": "dapo", "oversample": 1.5},
+    "pool": {"name": "success"},
+    "steps": {"name": "high_entropy"},
+    "revisit_every": 5,
+}
+
+
+def test_everything_together_composes() -> None:
+    check(curation_of(ALL), replace(AROUND, max_staleness=8))
+    check(Curation(), replace(AROUND, group_size=1, tasks=None, entropies=False))
+    check(curation_of({"allocation": {"name": "dars"}, "pool": {"name": "success"}}), AROUND)
+
+
+@pytest.mark.parametrize(
+    ("keys", "around", "names"),
+    [
+        (
+            {"sampler": {"name": "vade"}},
+            {"tasks": None},
+            ("curation.sampler.name", "env.task_limit"),
+        ),
+        (
+            {"sampler": {"name": "vade"}},
+            {"tasks": 3},
+            ("curation.sampler.name", "rollout.tasks_per_step"),
+        ),
+        (
+            {"sampler": {"name": "vade"}, "filter": {"name": "dapo", "oversample": 2.0}},
+            {"tasks": 7},
+            ("curation.sampler.name", "curation.filter.oversample"),
+        ),
+        ({"revisit_every": 2}, {}, ("curation.revisit_every", "curation.sampler.name")),
+        ({"allocation": {"name": "dart"}}, {"tasks": None}, ("dart", "env.task_limit")),
+        ({"pool": {"name": "success"}}, {"tasks": None}, ("curation.pool.name", "env.task_limit")),
+        ({"filter": {"name": "dapo"}}, {"group_size": 1}, ("curation.filter.name", "group_size")),
+        (
+            {"filter": {"name": "dapo", "min_valid": 9}},
+            {},
+            ("curation.filter.min_valid", "rollout.group_size"),
+        ),
+        ({"pool": {"name": "success"}}, {"group_size": 1}, ("curation.pool.name", "group_size")),
+        (
+            {"pool": {"name": "success", "max_age": 3}},
+            {"max_staleness": 2},
+            ("curation.pool.max_age", "scheduler.max_staleness"),
+        ),
+        (
+            {"pool": {"name": "success", "max_age": None}},
+            {"max_staleness": 2},
+            ("curation.pool.max_age", "scheduler.max_staleness"),
+        ),
+        (
+            {"allocation": {"name": "dart", "minimum": 9}},
+            {},
+            ("curation.allocation.minimum", "rollout.group_size"),
+        ),
+        (
+            {"allocation": {"name": "dars", "max_trajectories": 8}},
+            {},
+            ("curation.allocation.max_trajectories", "rollout.group_size"),
+        ),
+        (
+            {"allocation": {"name": "dars"}, "filter": {"name": "dapo", "oversample": 1.1}},
+            {},
+            ("curation.filter.oversample", "curation.allocation.name"),
+        ),
+        (
+            {"steps": {"name": "high_entropy"}},
+            {"entropies": False},
+            ("curation.steps.name", "engine.kind"),
+        ),
+    ],
+)
+def test_what_makes_no_sense_names_both_keys(
+    keys: dict[str, object], around: dict[str, object], names: tuple[str, str]
+) -> None:
+    rules = curation_of(keys)
+    surroundings = replace(AROUND, **around)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError) as error:
+        check(rules, surroundings)
+    assert all(name in str(error.value) for name in names)
+    assert sum(conflict.holds(rules, surroundings) for conflict in CONFLICTS) == 1
+
+
+@pytest.mark.parametrize("allocation", [Fixed(), Dart(), Dars()])
+def test_an_allocation_of_an_unknown_task_is_the_runs_own(allocation: Allocation) -> None:
+    first = allocation.first(UNSEEN, base=8, max_turns=12)
+    assert (first.trajectories, first.max_turns) == (8, 12)
+
+
+def test_a_saved_state_that_is_not_one_is_refused() -> None:
+    data = encode(PoolState(successes={"t": (stored(0, 1),)}))
+    assert decode(PoolState, data) == PoolState(successes={"t": (stored(0, 1),)})
+    for wrong in ({"successes": {"t": "x"}}, {**data, "more": 1}, {"successes": {"t": [{}]}}):
+        with pytest.raises(ConfigError, match="saved PoolState"):
+            decode(PoolState, wrong)
