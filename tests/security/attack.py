@@ -57,6 +57,8 @@ class Gap:
     shown: bool = True
     """The suite runs it there and sees it get through: only what cannot do harm. Otherwise it would
     hit this machine, or depends on it, and is not run."""
+    unless: str = ""
+    """A part of the system, of tests/conftest.py, with which the attack is contained after all."""
 
 
 async def alone(arena: "Arena", session: Session, attack: "Attack") -> list[str]:
@@ -104,12 +106,19 @@ LIE = "ALL TESTS PASSED"
 
 
 async def in_step(
-    session: Session, tag: str, *, cells: int = 5, spoiled: int = 2, lies: bool = False
+    session: Session,
+    tag: str,
+    *,
+    cells: int = 5,
+    spoiled: int = 2,
+    lies: bool = False,
+    seen: list[ExecStatus] | None = None,
 ) -> list[str]:
     """Return how the replies of the next cells are not their own.
 
     At most `spoiled` cells may fail; one that ends as `ok` must have the value of that very cell,
     or, where the code has rewritten what makes values and `lies`, none that another cell had.
+    `seen` gets how each cell ended.
     """
     bad: list[str] = []
     lost = 0
@@ -119,6 +128,8 @@ async def in_step(
             result = await session.exec(f"{want!r}", timeout_s=2)
         except SandboxError as error:
             return [*bad, f"the session was lost: {error}"]
+        if seen is not None:
+            seen.append(result.status)
         if result.status != "ok":
             lost += 1
             if result.value is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from agentrl.errors import AgentrlError
 from agentrl.sandbox import ExecResult
 from agentrl_sandbox import Session
 from tests.security.arena import LIMITS, Arena
@@ -54,12 +55,29 @@ async def _per_user(arena: Arena, session: Session, attack: Attack) -> list[str]
         await session.exec(arena.program(attack.code))
         result: ExecResult = await other.exec(
             arena.program(
-                "assert 'returned' in call(294, 26, 0), 'no inotify instance is left'\n"
+                "assert call(294, 26, 0) != 'EMFILE', 'no inotify instance is left'\n"
                 "assert call(222, 107, 1, 0, ctypes.addressof(ctypes.c_int())) != 'EAGAIN'\n"
                 "through"
             )
         )
     return unexpected(result, attack)
+
+
+async def _births_go_on(arena: Arena, session: Session, attack: Attack) -> list[str]:
+    """Interpreters start and are copied elsewhere, whatever lies unread in the attacker's sockets."""
+    async with arena.session() as other:
+        found = unexpected(await session.exec(arena.program(attack.code)), attack)
+        await other.exec("__import__('os')._exit(0)")
+        try:
+            async with asyncio.timeout(20):
+                copy = await other.fork()
+                found += unexpected(await copy.exec("[]"), attack)
+                await copy.close()
+                async with arena.session() as fresh:
+                    found += unexpected(await fresh.exec("[]"), attack)
+        except AgentrlError as error:
+            found.append(f"no interpreter starts any more: {error}")
+    return found
 
 
 ATTACKS = (
@@ -128,7 +146,11 @@ for at in range(0, 2**32, 4096):
         name="memory-of-a-tree",
         title="hold 200 MiB in each of 5 processes, four times the limit together",
         held_by="memory cgroup of the session",
-        gaps={"bubblewrap": Gap(_PER_PROCESS), "process": Gap(_PER_PROCESS)},
+        gaps={
+            "bubblewrap": Gap(_PER_PROCESS, unless="cgroup"),
+            "docker": Gap("the container's limit is on all its sessions together"),
+            "process": Gap(_PER_PROCESS, shown=False),
+        },
         ends=("ok", "oom", "crash", "limit"),
         code="""
 import time
@@ -436,19 +458,47 @@ through
     Attack(
         name="per-user-quotas",
         title="use up what the kernel counts per user: inotify instances, timers",
-        held_by="user namespace of each session",
+        held_by="no inotify, a limit on queued signals and timers in each user namespace",
         play=_per_user,
         code="""
 import time
-for _ in range(10):
+libc, timer = ctypes.CDLL(None), ctypes.c_int()
+number = 222 if platform.machine() == "x86_64" else 107
+pipes = []
+for _ in range(18):
+    ours, theirs = os.pipe()
     if os.fork() == 0:
         for _ in range(40): call(294, 26, 0)
-        for _ in range(4000):
-            if "returned" not in call(222, 107, 1, 0, ctypes.addressof(ctypes.c_int())): break
+        for _ in range(10_000):
+            if libc.syscall(number, 1, 0, ctypes.byref(timer)) < 0: break
+        os.write(theirs, b"1")
         time.sleep(30)
-time.sleep(1)
+    os.close(theirs)
+    pipes.append(ours)
+for ours in pipes: os.read(ours, 1)
 """,
         gaps={"process": Gap("all sessions are one user, the trainer's", shown=False)},
+    ),
+    Attack(
+        name="descriptors-under-way",
+        title="leave hundreds of descriptors in sockets nobody reads, which count per user",
+        held_by="limit on open files; keepers and newborn interpreters may send more than that",
+        play=_births_go_on,
+        ends=("ok",),
+        code="""
+import socket
+pairs, sent = [], 0
+try:
+    for _ in range(20):
+        pairs.append(socket.socketpair())
+        for _ in range(8):
+            socket.send_fds(pairs[-1][0], [b"x"], [0] * 250)
+            sent += 250
+except OSError: pass
+assert sent >= 250
+through
+""",
+        gaps={"process": Gap("root sends as many as it likes", shown=False)},
     ),
     Attack(
         name="priority",

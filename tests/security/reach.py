@@ -1,5 +1,7 @@
 """Attacks that reach for the host: network, files, secrets, processes, the kernel."""
 
+import platform
+
 from agentrl_sandbox import Session
 from tests.security.arena import SECRET, Arena
 from tests.security.attack import Attack, Gap, brief, unexpected
@@ -21,6 +23,19 @@ async def _nothing_secret(arena: Arena, session: Session, attack: Attack) -> lis
     result = await session.exec(arena.program(attack.code), timeout_s=attack.timeout_s)
     found = unexpected(result, attack)
     return [*found, "the secret came back"] if SECRET in str(result) else found
+
+
+async def _others_unchanged(arena: Arena, session: Session, attack: Attack) -> list[str]:
+    """What one session did to memory that it shares with the others, they do not see."""
+    found = unexpected(await session.exec(arena.program(attack.code)), attack)
+    parent = "__import__('os').getppid()"
+    if (await session.exec(parent)).value != "12345" and platform.machine() == "x86_64":
+        found.append("the attack has changed nothing")
+    async with arena.session() as fresh:
+        for other in (arena.canary, fresh):
+            if (await other.exec(parent)).value == "12345":
+                found.append("another session calls the changed function")
+    return found
 
 
 SEARCH = """
@@ -97,13 +112,15 @@ for root in ("", "/proc/1/root", "/proc/self/root", "/proc/self/cwd/../../../.."
              f"/proc/{HOST['pid']}/root", "/proc/1/cwd/../../..", "/.." * 9, "/run/..",
              "/proc/self/task/1/root", "/proc/thread-self/root"):
     attempt(root + canary, read, root + canary)
-for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/root/.bashrc", "/var/log/dpkg.log",
-             "/boot", "/sys/kernel", "/root", "/var/lib", "/proc/1/root/etc",
-             "/proc/kcore", "/proc/kmsg", "/proc/kallsyms", "/proc/1/maps", "/proc/1/fd"):
-    if path in ("/etc/passwd", "/etc/hostname", "/proc/kallsyms") or not os.path.exists(path):
-        continue
-    if HOST["bare"]: continue
-    attempt(path, os.listdir if os.path.isdir(path) and path.count("/") > 1 else read, path)
+import hashlib
+def same(path, digest):
+    if hashlib.sha256(open(path, "rb").read()).hexdigest() != digest: raise OSError
+if not HOST["bare"]:
+    for path, digest in HOST["files"].items(): attempt(path, same, path, digest)
+    for path in ("/sys/kernel", "/proc/1/root/etc", "/proc/1/fd", "/proc/1/task/1/fd"):
+        attempt(path, os.listdir, path)
+    for path in ("/proc/kcore", "/proc/kmsg", "/proc/1/maps", "/proc/1/mem"):
+        attempt(path, read, path)
 through
 """,
         gaps={"process": Gap(_SAME_USER)},
@@ -148,18 +165,17 @@ through
         timeout_s=8,
         code=SEARCH
         + """
-found = 0
-with open("/proc/self/mem", "rb", buffering=0) as memory:
-    for line in open("/proc/self/maps").read().splitlines():
-        where, rights = line.split()[:2]
-        if "r" not in rights or "[v" in line: continue
-        start, end = (int(part, 16) for part in where.split("-"))
-        while start < end:
-            try:
-                memory.seek(start)
-                found += holds(memory.read(min(2**20, end - start)))
-            except (OSError, ValueError, OverflowError): pass
-            start += 2**20
+found = searched = 0
+for line in open("/proc/self/maps").read().splitlines():
+    where, rights = line.split()[:2]
+    if "r" not in rights or "[v" in line: continue
+    start, end = (int(part, 16) for part in where.split("-"))
+    while start < end:
+        piece = ctypes.string_at(start, min(2**20, end - start))
+        searched += len(piece)
+        found += holds(piece)
+        start += 2**20
+assert searched > 2**20, searched
 [found] if found else through
 """,
     ),
@@ -345,7 +361,7 @@ for bit in (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x200000
     answer = call(56, 220, bit | 17, 0, 0, 0, 0)
     if answer == "returned 0": os._exit(0)
     if "returned" in answer: os.waitpid(-1, 0); through.append(f"clone {bit:#x}")
-for name in os.listdir("/proc/self/ns"):
+for name in ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"):
     def enter():
         fd = os.open(f"/proc/1/ns/{name}", os.O_RDONLY)
         if "returned" not in call(308, 268, fd, 0): raise OSError
@@ -383,6 +399,7 @@ through
         held_by="read-only root of its own",
         code="""
 for place in ("/", "/tmp", "/dev", "/dev/shm", "/usr/lib", "/run", "/etc", "/var/tmp", "/proc"):
+    if os.path.realpath(place) == os.path.realpath(os.environ["HOME"]): continue
     attempt(place, lambda: os.close(os.open(place, os.O_TMPFILE | os.O_RDWR)))
 through
 """,
@@ -499,11 +516,14 @@ through
     ),
     Attack(
         name="run-from-memory",
-        title="run a program that lies in memory, where no mount flag applies",
+        title="run a program of one's own, from memory or from a file",
         held_by="filter and limits are inherited by whatever is run",
         code="""
-fd = os.memfd_create("cat")
+try: fd = os.memfd_create("cat")
+except OSError:  # then from a file, where it may be run as well
+    fd = os.open("cat", os.O_CREAT | os.O_WRONLY, 0o700)
 os.write(fd, open("/bin/cat", "rb").read())
+if os.path.exists("cat"): os.close(fd); fd = os.open("cat", os.O_RDONLY)
 ours, theirs = os.pipe()
 if (pid := os.fork()) == 0:
     os.dup2(theirs, 1)
@@ -515,21 +535,21 @@ status = dict(line.split(":\\t", 1) for line in text.splitlines())
 confined = (status["NoNewPrivs"], status["Seccomp"], status["CapEff"].strip("0"))
 [] if confined == ("1", "2", "") else [confined]
 """,
-        ends=("ok", "error"),
         gaps={"process": Gap("nothing to inherit")},
     ),
     Attack(
         name="write-own-code-pages",
-        title="change shared libraries in memory through /proc/self/mem",
+        title="change a function of the C library in memory that all sessions share",
         held_by="private pages: no other process sees the change",
-        ends=("ok", "crash"),
+        play=_others_unchanged,
         code="""
 libc = ctypes.CDLL(None)
 address = ctypes.cast(libc.getppid, ctypes.c_void_p).value
-with open("/proc/self/mem", "r+b", buffering=0) as memory:
-    memory.seek(address)
-    memory.write(bytes.fromhex("b839300000c3") if platform.machine() == "x86_64" else b"")
-changed = libc.getppid()
+if platform.machine() == "x86_64":
+    assert libc.mprotect(ctypes.c_void_p(address & ~4095), 8192, 7) == 0
+    code = bytes.fromhex("b839300000c3")  # mov eax, 12345; ret
+    ctypes.memmove(address, code, len(code))
+    assert os.getppid() == 12345
 through
 """,
     ),
