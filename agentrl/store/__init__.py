@@ -1,0 +1,19 @@
+"""The durable record of a run: every completed turn, on disk before anything acts on it.
+
+    store/
+      lock                 held by the one process that writes
+      segments/*.segment   the log: everything that happened, append-only
+      objects/ab/abcd...   images and tool schemas, named by their SHA-256
+      ledger.sqlite        what the log adds up to, and where each record lies
+
+The log is the truth and the ledger follows it: a record is appended first and entered second, so
+a ledger that is behind (a killed process) catches up from the log when the store is opened.
+
+    record.py segment.py objects.py    bytes on disk, and what is torn or damaged
+    codec.py event.py                  what a record says
+    lineage.py                         which groups a checkpoint has trained: a pure rule
+    ledger.py                          the database
+    syncer.py lock.py                  when bytes reach the disk; who may write
+    store.py                           the writer: START HERE
+    restored.py reader.py              what comes back, for a resumed run and for anyone else
+"""

@@ -1,0 +1,86 @@
+"""What the writer has to remember of a group that is not complete: names, and who stands where."""
+
+from dataclasses import dataclass, field, replace
+
+from agentrl.store.damage import StoreError
+from agentrl.store.event import Exchange
+from agentrl.store.restored import RestoredGroup, TrajectoryState
+from agentrl.trajectory import Node, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Nodes of a tree that no record has said yet, under their recorded names."""
+
+    nodes: tuple[Node, ...]
+    at: int | None
+    names: dict[int, int]
+    """By id in the tree: to be remembered once the record is written."""
+
+
+@dataclass(slots=True)
+class Line:
+    """One trajectory: where it stood after each exchange, those it inherited first."""
+
+    group: int
+    stops: list[int | None] = field(default_factory=list[int | None])
+    turns: int = 0
+    """Complete ones of its own."""
+    state: TrajectoryState = "open"
+
+    def stop(self, at: int | None, exchange: Exchange | None) -> None:
+        """Remember where an exchange left it."""
+        if exchange is not None:
+            self.stops.append(at)
+            self.turns += exchange.action is not None
+
+
+@dataclass(slots=True)
+class Book:
+    """One group."""
+
+    names: dict[int, int] = field(default_factory=dict[int, int])
+    """Recorded names of the tree's nodes; they count from 0 in the order they were recorded."""
+    lines: dict[int, Line] = field(default_factory=dict[int, Line])
+
+    @property
+    def open(self) -> list[int]:
+        """Return the trajectories that have not ended."""
+        return [id for id, line in self.lines.items() if line.state == "open"]
+
+    def growth(self, tree: Tree, node: int | None) -> Growth:
+        """Return what has to be recorded for `node` to be known: its ancestors too."""
+        if node is None:
+            return Growth((), None, {})
+        fresh: list[Node] = []
+        names: dict[int, int] = {}
+        for id, part in zip(tree.path_ids(node), tree.path(node), strict=True):
+            if id in self.names:
+                continue
+            parent = part.parent
+            if parent is not None:
+                parent = names[parent] if parent in names else self.names[parent]
+            names[id] = len(self.names) + len(names)
+            fresh.append(part if parent == part.parent else replace(part, parent=parent))
+        return Growth(tuple(fresh), names[node] if node in names else self.names[node], names)
+
+    def shared(self, parent: int, tree: Tree, node: int) -> int:
+        """Return how many exchanges of `parent` lie on the way to `node`."""
+        way = {self.names.get(id) for id in tree.path_ids(node)}
+        stops = self.lines[parent].stops
+        count = next((i for i, at in enumerate(stops) if at not in way), len(stops))
+        if count == 0:
+            raise StoreError(
+                f"node {node} is not below the prompt of trajectory {parent}, or that is not "
+                "recorded; fork a trajectory where it has been"
+            )
+        return count
+
+    @classmethod
+    def of(cls, group: RestoredGroup) -> "Book":
+        """Return the book of a group read back, whose tree has the recorded names."""
+        book = cls({id: id for id in range(len(group.tree.nodes))})
+        for found in group.trajectories:
+            line = Line(group.id, list(found.stops), found.own_turns, found.state)
+            book.lines[found.id] = line
+        return book

@@ -1,0 +1,205 @@
+"""Values to bytes and back, exactly, by a closed list of types. Nothing here can run code.
+
+A payload is JSON, which keeps everything but tokens readable in a hex dump, then the arrays of its
+nodes as little-endian numbers: ids (4 bytes each), versions (4), log-probs (8) and entropies (8).
+JSON lacks tuples, bytes, sets and keys that are no text; they are written as `{"$tuple": [...]}`
+and so on.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+from agentrl.env import Action, Observation
+from agentrl.message import Image, Message, ToolCall
+from agentrl.store.damage import StoreError
+from agentrl.store.event import KINDS, Event, Exchange, Fork
+from agentrl.store.objects import Objects
+from agentrl.store.record import Record
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
+
+_LENGTH = struct.Struct("<I")
+
+_PLAIN_TYPES: tuple[type[Any], ...] = (
+    *KINDS,
+    *(Exchange, Fork, Action, Message, ToolCall, Task, Leaf, Finished, Truncated, Failed),
+)
+_BY_NAME = {kind.__name__: kind for kind in _PLAIN_TYPES}
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _PLAIN_TYPES}
+
+
+def encode(event: Event, objects: Objects) -> tuple[int, bytes]:
+    """Return an event's kind and payload; images and tool schemas go to `objects` first.
+
+    Raises `ValueError` for a value of a type that cannot be read back.
+    """
+    arrays: list[bytes] = []
+    plain = _Encoder(objects, arrays).plain(event)
+    text = json.dumps(plain, separators=(",", ":")).encode()
+    return KINDS.index(type(event)), b"".join((_LENGTH.pack(len(text)), text, *arrays))
+
+
+def decode(record: Record, objects: Objects | None) -> Event:
+    """Return the event of a record; raises `StoreError` for one of another version.
+
+    Without `objects`, images come back empty and tools as None: for those who look at neither.
+    """
+    (length,) = _LENGTH.unpack_from(record.payload)
+    start = _LENGTH.size
+    plain = json.loads(record.payload[start : start + length])
+    try:
+        event = _Decoder(objects, record.payload, start + length).value(plain)
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"record {record.sequence} was written by another version of agentrl ({error}); read "
+            "the store with that one"
+        ) from error
+    return cast(Event, event)
+
+
+class _Encoder:
+    def __init__(self, objects: Objects, arrays: list[bytes]) -> None:
+        self._objects = objects
+        self._arrays = arrays
+
+    def plain(self, value: Any) -> Any:
+        """Return `value` as JSON knows it."""
+        match value:
+            case None | str() | bool() | int() | float():
+                return value
+            case tuple():
+                return {"$tuple": [self.plain(item) for item in cast(tuple[Any, ...], value)]}
+            case list():
+                return [self.plain(item) for item in cast(list[Any], value)]
+            case Node():
+                return {"$node": self._node(value)}
+            case Image():
+                return {"$image": [self._objects.put(value.data), value.media_type]}
+            case Observation():
+                tools = None if value.tools is None else self._stored(value.tools)
+                return {"$observation": [self.plain(value.messages), tools]}
+            case Mapping():
+                return self._mapping(cast(Mapping[Any, Any], value))
+            case bytes():
+                return {"$bytes": base64.b85encode(value).decode()}
+            case set() | frozenset():
+                items = [self.plain(item) for item in cast(set[Any], value)]
+                name = "$set" if isinstance(value, set) else "$frozenset"
+                return {name: sorted(items, key=json.dumps)}
+            case _:
+                return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        names = _FIELDS.get(type(value))
+        if names is None:
+            raise ValueError(
+                f"a {type(value).__name__} cannot be recorded: {value!r:.80}; tasks, actions and "
+                "observations hold text, numbers, booleans, None, bytes and collections of them"
+            )
+        return {"$": type(value).__name__} | {n: self.plain(getattr(value, n)) for n in names}
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Any:
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: self.plain(item) for key, item in value.items()}
+        return {"$dict": [[self.plain(key), self.plain(item)] for key, item in value.items()]}
+
+    def _stored(self, value: Sequence[Any]) -> str:
+        text = json.dumps([self.plain(item) for item in value], separators=(",", ":"))
+        return self._objects.put(text.encode())
+
+    def _node(self, node: Node) -> list[Any]:
+        count = len(node.token_ids)
+        arrays = struct.pack(f"<{count}I", *node.token_ids)
+        if node.source == "sampled":
+            arrays += struct.pack(f"<{count}i{count}d", *node.versions, *node.logprobs)
+        arrays += struct.pack(f"<{len(node.entropies)}d", *node.entropies)
+        self._arrays.append(arrays)
+        images = [self.plain(image) for image in node.images]
+        shape = [count, len(node.entropies)]
+        return [node.parent, node.source, node.turn, node.seconds, node.tool_status, images, *shape]
+
+
+class _Decoder:
+    def __init__(self, objects: Objects | None, payload: bytes, at: int) -> None:
+        self._objects = objects
+        self._payload = payload
+        self._at = at
+
+    def value(self, plain: Any) -> Any:
+        """Return what `_Encoder.plain` was given."""
+        if isinstance(plain, list):
+            return [self.value(item) for item in cast(list[Any], plain)]
+        if not isinstance(plain, dict):
+            return plain
+        plain = cast(dict[str, Any], plain)
+        tag = next(iter(plain), "")
+        if not tag.startswith("$"):
+            return {key: self.value(item) for key, item in plain.items()}
+        if tag == "$":
+            kind = _BY_NAME[plain["$"]]
+            return kind(**{key: self.value(item) for key, item in plain.items() if key != "$"})
+        return self._tagged(tag, plain[tag])
+
+    def _tagged(self, tag: str, inner: Any) -> Any:
+        match tag:
+            case "$tuple":
+                return tuple(self.value(item) for item in inner)
+            case "$node":
+                return self._node(*inner)
+            case "$image":
+                return Image(self._objects.get(inner[0]) if self._objects else b"", inner[1])
+            case "$observation":
+                return Observation(self.value(inner[0]), self._tools(inner[1]))
+            case "$dict":
+                return {self.value(key): self.value(item) for key, item in inner}
+            case "$bytes":
+                return base64.b85decode(inner)
+            case "$set":
+                return {self.value(item) for item in inner}
+            case "$frozenset":
+                return frozenset(self.value(item) for item in inner)
+            case _:
+                raise KeyError(tag)
+
+    def _tools(self, digest: str | None) -> tuple[Any, ...] | None:
+        if digest is None or self._objects is None:
+            return None
+        return self._all(json.loads(self._objects.get(digest)))
+
+    def _all(self, plain: list[Any]) -> tuple[Any, ...]:
+        return tuple(self.value(item) for item in plain)
+
+    def _node(
+        self,
+        parent: int | None,
+        source: Any,
+        turn: int,
+        seconds: float,
+        tool_status: str,
+        images: list[Any],
+        count: int,
+        entropies: int,
+    ) -> Node:
+        sampled = count if source == "sampled" else 0
+        return Node(
+            parent=parent,
+            source=source,
+            turn=turn,
+            seconds=seconds,
+            tool_status=tool_status,
+            images=self._all(images),
+            token_ids=self._numbers("I", count),
+            versions=self._numbers("i", sampled),
+            logprobs=self._numbers("d", sampled),
+            entropies=self._numbers("d", entropies),
+        )
+
+    def _numbers(self, code: str, count: int) -> tuple[Any, ...]:
+        shape = f"<{count}{code}"
+        numbers = struct.unpack_from(shape, self._payload, self._at)
+        self._at += struct.calcsize(shape)
+        return numbers

@@ -1,0 +1,210 @@
+"""What a record says: everything that happens to groups and trajectories, in order.
+
+Ids of groups, trajectories and nodes are the store's own and count from 0; nodes count within their
+group, in the order they were recorded.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.env import Action, ForkStrategy, Observation
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One thing the agent did, and what the world answered. A reset is the one without an action.
+
+    The exchanges of a trajectory, in order, are what a verified replay plays again: the same seed
+    and the same actions, and every observation has to have the same digest.
+    """
+
+    action: Action | None = None
+    observation: Observation | None = None
+    """None where the world had nothing more to say."""
+    digest: str = ""
+    """`observation_digest` of the observation; worked out when left empty."""
+    reward: float = 0.0
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    tool_calls: int = 0
+    seconds: float = 0.0
+    """Since the trajectory began, waiting while parked left out: what its budgets have used."""
+
+    def __post_init__(self) -> None:
+        if self.observation is not None and not self.digest:
+            object.__setattr__(self, "digest", observation_digest(self.observation))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Where a trajectory left another."""
+
+    parent: int
+    """The trajectory it left."""
+    node: int
+    shared: int
+    """How many exchanges it has in common with the parent; its world is as after the last."""
+    strategy: ForkStrategy
+    why: Mapping[str, Any]
+    """The decision that led to it, with its numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOpened:
+    """A task was taken from the sampler, to be played `size` times."""
+
+    group: int
+    task: Task
+    order: int
+    """How many tasks the sampler had handed out before this one."""
+    seed: int
+    size: int
+    step: int
+    """Trained steps so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """A trajectory exists."""
+
+    trajectory: int
+    group: int
+    sample: int
+    seed: int
+    attempt: int
+    fork: Fork | None
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """A trajectory has a turn more, or the first part of one."""
+
+    trajectory: int
+    group: int
+    nodes: tuple[Node, ...]
+    """What no record of the group has said yet, parents first."""
+    at: int | None
+    """The node the trajectory stands at."""
+    exchange: Exchange | None
+    """None for a part of a turn: it goes on from its last token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A trajectory has its outcome."""
+
+    trajectory: int
+    group: int
+    nodes: tuple[Node, ...]
+    leaf: Leaf
+    exchange: Exchange | None
+    """The last one, where it is not recorded yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """A trajectory was given up, and another takes its place or none: it never counts."""
+
+    trajectory: int
+    group: int
+    reason: str
+    turns: int
+    """Completed turns that are played again, or lost with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A group has all its trajectories and may train."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A group will never train."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Groups were trained: from here on they are part of the weights."""
+
+    groups: tuple[int, ...]
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed:
+    """A checkpoint with everything up to this record is about to be written."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The run goes on from a checkpoint, see `lineage`."""
+
+    position: int
+    step: int
+    torn_bytes: int
+    """What a killed writer had left of an unfinished record."""
+
+
+Event = (
+    GroupOpened
+    | Began
+    | Grown
+    | Ended
+    | Abandoned
+    | Completed
+    | Dropped
+    | Trained
+    | Checkpointed
+    | Resumed
+)
+
+KINDS: tuple[type[Event], ...] = (
+    GroupOpened,
+    Began,
+    Grown,
+    Ended,
+    Abandoned,
+    Completed,
+    Dropped,
+    Trained,
+    Checkpointed,
+    Resumed,
+)
+"""A record's kind is the index here: append, and never change the order."""
+
+
+def observation_digest(observation: Observation) -> str:
+    """Return the SHA-256 of what an agent sees: messages and tools as canonical JSON, in hex.
+
+    Images count by their content. Raises `ValueError` for what has no JSON form.
+    """
+    messages = [
+        {
+            "role": message.role,
+            "content": message.content
+            if isinstance(message.content, str)
+            else [p if isinstance(p, str) else [p.media_type, p.digest] for p in message.content],
+            "tool_calls": [[c.id, c.name, dict(c.arguments)] for c in message.tool_calls],
+            "tool_call_id": message.tool_call_id,
+            "name": message.name,
+        }
+        for message in observation.messages
+    ]
+    tools = None if observation.tools is None else [dict(tool) for tool in observation.tools]
+    try:
+        text = json.dumps([messages, tools], sort_keys=True, separators=(",", ":"))
+    except TypeError as error:
+        raise ValueError(f"an observation must be JSON: {error}") from error
+    return hashlib.sha256(text.encode()).hexdigest()

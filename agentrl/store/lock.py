@@ -1,0 +1,33 @@
+"""One writer per store. The lock is the kernel's: it ends with its process, also by `kill -9`."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+
+
+class WriterLock:
+    """Held from construction to `close`; raises `ConfigError` if another process holds it."""
+
+    def __init__(self, file: Path) -> None:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "that just starts"
+            os.close(descriptor)
+            raise ConfigError(
+                f"{file.parent} is written by process {owner}; a store has one writer: stop that "
+                "one, or open a StoreReader, which may read while it writes"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        self._descriptor: int | None = descriptor
+
+    def close(self) -> None:
+        """Let others write. Idempotent."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,78 @@
+"""Reading a store: a live one from another process, or one whose run has ended."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from agentrl.store.codec import decode
+from agentrl.store.event import Event
+from agentrl.store.ledger import GroupState, Ledger
+from agentrl.store.objects import Objects
+from agentrl.store.opening import LEDGER, SEGMENTS
+from agentrl.store.restored import RestoredGroup, restored_group
+from agentrl.store.segment import Place, read_record
+
+BATCH = 256
+
+
+class Archive:
+    """Records by what the ledger says of them."""
+
+    def __init__(self, folder: Path, ledger: Ledger, objects: Objects) -> None:
+        self._log = folder / SEGMENTS
+        self._ledger = ledger
+        self._objects = objects
+
+    def group(self, group: int) -> RestoredGroup:
+        """Return a group with its tree; raises `DamagedStore` if its records are not there."""
+        return restored_group(
+            self._event(sequence, place) for sequence, place in self._ledger.places(group)
+        )
+
+    def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:
+        """Yield every record there is after number `after`; those pruned are left out."""
+        while batch := self._ledger.places_after(after, limit=BATCH):
+            for after, place in batch:
+                yield after, self._event(after, place)
+
+    def _event(self, sequence: int, place: Place) -> Event:
+        return decode(read_record(self._log, place, sequence=sequence), self._objects)
+
+
+class StoreReader:
+    """A store, read-only. Sees a record as soon as the writer has returned from writing it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `StoreError` where there is no store."""
+        self._ledger = Ledger(folder / LEDGER, readonly=True)
+        self._archive = Archive(folder, self._ledger, Objects(folder / "objects"))
+
+    def groups(self, *states: GroupState) -> list[int]:
+        """Return the groups in these states, oldest first; all without any."""
+        return self._ledger.groups(*states)
+
+    def state(self, group: int) -> GroupState | None:
+        """Return a group's state, or None if there is no such group."""
+        return self._ledger.state(group)
+
+    def group(self, group: int) -> RestoredGroup:
+        """Return a group as it stands: its tree, and trajectories that ended or go on."""
+        return self._archive.group(group)
+
+    def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:
+        """Yield records by number, oldest first, up to the newest; call again to follow a run."""
+        return self._archive.events(after=after)
+
+    def counts(self) -> dict[str, int]:
+        """Return groups and trajectories by state, turns, tokens and resumptions."""
+        return self._ledger.counts()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,80 @@
+"""One record of the log: a header with its own check, then a payload with another.
+
+    magic 2 | kind 1 | 0 1 | payload bytes 4 | sequence 8 | CRC of payload 4 | CRC of header 4
+
+Little-endian. The header's own check tells a file that merely ends early (its last record is torn,
+which a killed process leaves behind) from one whose length field is wrong.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+_FIELDS = struct.Struct("<2sBBIQI")
+_CHECK = struct.Struct("<I")
+_MAGIC = b"aR"
+
+HEADER_BYTES = _FIELDS.size + _CHECK.size
+MAX_PAYLOAD_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A whole and undamaged record."""
+
+    kind: int
+    sequence: int
+    payload: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how long the record is in the file."""
+        return HEADER_BYTES + len(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why there is no record here. `torn`: the file ends within it, and nothing else is wrong."""
+
+    cause: Literal["torn", "damaged"]
+    what: str
+
+
+def frame(kind: int, sequence: int, payload: bytes) -> bytes:
+    """Return a record's bytes; raises `ValueError` for a payload over two gigabytes."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(
+            f"a record of {len(payload)} bytes, and {MAX_PAYLOAD_BYTES} is the most; record fewer "
+            "tokens at a time"
+        )
+    fields = _FIELDS.pack(_MAGIC, kind, 0, len(payload), sequence, zlib.crc32(payload))
+    return fields + _CHECK.pack(zlib.crc32(fields)) + payload
+
+
+def payload_bytes(header: bytes) -> int | Unreadable:
+    """Return how many bytes follow a header, or why it is none."""
+    if len(header) < HEADER_BYTES:
+        return Unreadable("torn", f"{len(header)} of a header's {HEADER_BYTES} bytes")
+    fields = header[: _FIELDS.size]
+    (check,) = _CHECK.unpack_from(header, _FIELDS.size)
+    magic, _, zero, length, _, _ = _FIELDS.unpack(fields)
+    if magic != _MAGIC or zero != 0 or check != zlib.crc32(fields):
+        return Unreadable("damaged", "a record's header does not match its check")
+    return length
+
+
+def unframe(data: bytes, *, sequence: int) -> Record | Unreadable:
+    """Return the record that `data` begins with, which has to be number `sequence`."""
+    length = payload_bytes(data)
+    if isinstance(length, Unreadable):
+        return length
+    _, kind, _, _, found, check = _FIELDS.unpack_from(data)
+    if found != sequence:
+        return Unreadable("damaged", f"record {found} where record {sequence} belongs")
+    payload = data[HEADER_BYTES : HEADER_BYTES + length]
+    if len(payload) < length:
+        return Unreadable("torn", f"{len(payload)} of record {sequence}'s {length} bytes")
+    if check != zlib.crc32(payload):
+        return Unreadable("damaged", f"the bytes of record {sequence} do not match their check")
+    return Record(kind=kind, sequence=sequence, payload=payload)

@@ -1,0 +1,212 @@
+"""What comes back from the records of a group: its tree, and its trajectories as they stood."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.store.damage import StoreError
+from agentrl.store.event import Abandoned, Began, Ended, Event, Exchange, Fork, GroupOpened, Grown
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Node, Tree
+
+TrajectoryState = Literal["open", "ended", "abandoned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredTrajectory:
+    """One trajectory, with what it takes to go on."""
+
+    id: int
+    sample: int
+    seed: int
+    attempt: int
+    fork: Fork | None
+    state: TrajectoryState
+    at: int | None
+    """The node it stands at, in the restored tree; None before its prompt was known."""
+    exchanges: tuple[Exchange, ...]
+    """From the reset on, those of the trajectory it was forked from first: what to replay."""
+    stops: tuple[int | None, ...]
+    """The node it stood at after each exchange."""
+    mid_turn: bool
+    """The tokens below `at` are the first part of a turn, to be sampled on from the last one."""
+    leaf: Leaf | None
+    """For an ended one."""
+
+    @property
+    def turns(self) -> int:
+        """Return how many turns are complete."""
+        return sum(exchange.action is not None for exchange in self.exchanges)
+
+    @property
+    def own_turns(self) -> int:
+        """Return how many of them are not the parent's."""
+        own = self.exchanges[self.fork.shared if self.fork else 0 :]
+        return sum(exchange.action is not None for exchange in own)
+
+    @property
+    def turn_rewards(self) -> tuple[float, ...]:
+        """Return the reward of each complete turn."""
+        return tuple(e.reward for e in self.exchanges if e.action is not None)
+
+    @property
+    def components(self) -> dict[str, float]:
+        """Return the parts of the reward, later turns over earlier ones."""
+        return {name: value for e in self.exchanges for name, value in e.components.items()}
+
+    @property
+    def tool_calls(self) -> int:
+        """Return how many tools were called."""
+        return sum(exchange.tool_calls for exchange in self.exchanges)
+
+    @property
+    def seconds(self) -> float:
+        """Return what its time budget has used."""
+        return self.exchanges[-1].seconds if self.exchanges else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredGroup:
+    """One group. Its tree has the store's node ids and holds the leaves of ended trajectories."""
+
+    id: int
+    task: Task
+    order: int
+    seed: int
+    size: int
+    step: int
+    tree: Tree
+    trajectories: tuple[RestoredTrajectory, ...]
+
+    @property
+    def open(self) -> tuple[RestoredTrajectory, ...]:
+        """Return the trajectories that go on."""
+        return tuple(t for t in self.trajectories if t.state == "open")
+
+    @property
+    def newest_version(self) -> int:
+        """Return the newest version that sampled one of its tokens; -1 for none."""
+        return max((v for node in self.tree.nodes for v in node.versions), default=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredState:
+    """Where a resumed run goes on."""
+
+    open: tuple[RestoredGroup, ...]
+    """Groups that are not complete: open trajectories to go on with, samples to begin."""
+    complete: tuple[RestoredGroup, ...]
+    """Groups to be trained, those among them that the killed run had trained already."""
+    task_position: int
+    """How many tasks the sampler has handed out."""
+    reopened: tuple[int, ...]
+    """Groups that were trained after the checkpoint: their training is gone with the weights."""
+    ahead: tuple[int, ...]
+    """Groups with tokens of versions after the checkpoint's: the weights that sampled them are
+    gone, their log-probs are not, so a correction that uses those stays right."""
+    torn_bytes: int
+    """Of a record that the killed process was writing; nobody had been told it was there."""
+
+    @property
+    def turns(self) -> int:
+        """Return how many complete turns were brought back in trajectories that go on."""
+        return sum(t.turns for group in self.open for t in group.open)
+
+
+@dataclass(slots=True)
+class _Path:
+    """A trajectory while its records are read."""
+
+    began: Began
+    inherited: tuple[tuple[int | None, Exchange], ...]
+    at: int | None = None
+    own: list[tuple[int | None, Exchange]] = field(
+        default_factory=list[tuple[int | None, Exchange]]
+    )
+    mid_turn: bool = False
+    state: TrajectoryState = "open"
+    leaf: Leaf | None = None
+
+    @property
+    def exchanges(self) -> tuple[tuple[int | None, Exchange], ...]:
+        return (*self.inherited, *self.own)
+
+    def restored(self) -> RestoredTrajectory:
+        return RestoredTrajectory(
+            id=self.began.trajectory,
+            sample=self.began.sample,
+            seed=self.began.seed,
+            attempt=self.began.attempt,
+            fork=self.began.fork,
+            state=self.state,
+            at=self.at,
+            exchanges=tuple(exchange for _, exchange in self.exchanges),
+            stops=tuple(at for at, _ in self.exchanges),
+            mid_turn=self.mid_turn,
+            leaf=self.leaf,
+        )
+
+
+def restored_group(events: Iterable[Event]) -> RestoredGroup:
+    """Return the group that these records, all it has and in order, add up to."""
+    opened, *rest = events
+    if not isinstance(opened, GroupOpened):
+        raise StoreError(f"a group begins with {type(opened).__name__}, not with GroupOpened")
+    tree = Tree(opened.task)
+    paths: dict[int, _Path] = {}
+    for event in rest:
+        match event:
+            case Began():
+                _add(tree, event.nodes)
+                paths[event.trajectory] = _begun(paths, event)
+            case Grown():
+                _add(tree, event.nodes)
+                _grow(paths[event.trajectory], event)
+            case Ended():
+                _add(tree, event.nodes)
+                _end(tree, paths[event.trajectory], event)
+            case Abandoned():
+                paths[event.trajectory].state = "abandoned"
+            case _:
+                pass
+    return RestoredGroup(
+        id=opened.group,
+        task=opened.task,
+        order=opened.order,
+        seed=opened.seed,
+        size=opened.size,
+        step=opened.step,
+        tree=tree,
+        trajectories=tuple(path.restored() for path in paths.values()),
+    )
+
+
+def _add(tree: Tree, nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        tree.add(node)
+
+
+def _begun(paths: dict[int, _Path], began: Began) -> _Path:
+    if began.fork is None:
+        return _Path(began, ())
+    inherited = paths[began.fork.parent].exchanges[: began.fork.shared]
+    # Past what the last shared exchange said, the sibling goes on in the middle of a turn.
+    mid_turn = not inherited or inherited[-1][0] != began.fork.node
+    return _Path(began, inherited, at=began.fork.node, mid_turn=mid_turn)
+
+
+def _grow(path: _Path, event: Grown) -> None:
+    path.at = event.at
+    path.mid_turn = event.exchange is None
+    if event.exchange is not None:
+        path.own.append((event.at, event.exchange))
+
+
+def _end(tree: Tree, path: _Path, event: Ended) -> None:
+    path.at = event.leaf.node
+    path.mid_turn = False
+    path.state = "ended"
+    path.leaf = event.leaf
+    if event.exchange is not None:
+        path.own.append((event.leaf.node, event.exchange))
+    tree.end(event.leaf)

@@ -1,0 +1,212 @@
+"""The log: append-only files of records, numbered through from the first file to the last."""
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.store.damage import DamagedStore, StoreError, damaged_segment
+from agentrl.store.record import (
+    HEADER_BYTES,
+    Record,
+    Unreadable,
+    frame,
+    payload_bytes,
+    unframe,
+)
+
+_HEAD = struct.Struct("<16sIIQ")
+_CHECK = struct.Struct("<I")
+_MAGIC = b"agentrl segment\n"
+FORMAT = 1
+"""Of segments and of what their records say."""
+
+HEAD_BYTES = _HEAD.size + _CHECK.size
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record lies."""
+
+    segment: int
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Return where the next record of the segment begins."""
+        return self.offset + self.length
+
+
+def segment_file(folder: Path, number: int) -> Path:
+    """Return where a segment lies."""
+    return folder / f"{number:08d}.segment"
+
+
+def segments(folder: Path) -> Mapping[int, Path]:
+    """Return the segments of a folder by number, rising."""
+    found = {int(f.stem): f for f in folder.glob("*.segment") if f.stem.isdigit()}
+    return dict(sorted(found.items()))
+
+
+def first_sequence(file: Path) -> int:
+    """Return the number of a segment's first record; raises `DamagedStore` for a wrong head."""
+    with file.open("rb") as stream:
+        head = stream.read(HEAD_BYTES)
+    if len(head) < HEAD_BYTES:
+        raise damaged_segment(file, 0, f"it has {len(head)} of its head's {HEAD_BYTES} bytes")
+    magic, form, number, first = _HEAD.unpack_from(head)
+    (check,) = _CHECK.unpack_from(head, _HEAD.size)
+    if magic != _MAGIC or check != zlib.crc32(head[: _HEAD.size]) or number != int(file.stem):
+        raise damaged_segment(file, 0, "its head does not match its check or its name")
+    if form != FORMAT:
+        raise StoreError(
+            f"{file} has format {form}, and this version reads {FORMAT}; use the version of "
+            "agentrl that wrote it"
+        )
+    return first
+
+
+def scan(file: Path, *, offset: int, sequence: int) -> Iterator[tuple[Place, Record | Unreadable]]:
+    """Yield the records from `offset` on, the first of which is number `sequence`.
+
+    What cannot be read is yielded too, as the last item; a file that ends with a whole record ends
+    the iteration.
+    """
+    number = int(file.stem)
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        while header := stream.read(HEADER_BYTES):
+            length = payload_bytes(header)
+            rest = b"" if isinstance(length, Unreadable) else stream.read(length)
+            record = unframe(header + rest, sequence=sequence)
+            yield Place(number, offset, len(header) + len(rest)), record
+            if isinstance(record, Unreadable):
+                return
+            offset += record.size_bytes
+            sequence += 1
+
+
+def read_record(folder: Path, place: Place, *, sequence: int) -> Record:
+    """Return the record at `place`; raises `DamagedStore` if it is not there as written."""
+    file = segment_file(folder, place.segment)
+    try:
+        with file.open("rb") as stream:
+            stream.seek(place.offset)
+            data = stream.read(place.length)
+    except FileNotFoundError:
+        raise DamagedStore(
+            f"{file} is missing, and record {sequence} lies in it; bring it back from a copy"
+        ) from None
+    record = unframe(data, sequence=sequence)
+    if isinstance(record, Unreadable):
+        raise damaged_segment(file, place.offset, record.what)
+    return record
+
+
+class SegmentWriter:
+    """Appends records. What `append` has returned from survives the end of this process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        number: int,
+        offset: int | None,
+        sequence: int,
+        limit_bytes: int,
+        written: Callable[[Path], None] = lambda path: None,
+    ) -> None:
+        """Go on at `offset` of a segment, or begin it when that is None.
+
+        Segments are closed when they pass `limit_bytes`. `written` hears of every file and folder
+        that has to reach the disk.
+        """
+        self.folder = folder
+        self.number = number
+        self.sequence = sequence
+        """The number of the next record: how many there are."""
+        self._limit_bytes = limit_bytes
+        self._written = written
+        self._descriptor: int | None = None
+        self._offset = 0
+        self._broken = ""
+        if offset is None:
+            self._begin()
+        else:
+            self._open(offset)
+
+    @property
+    def file(self) -> Path:
+        """Return the segment that is written to."""
+        return segment_file(self.folder, self.number)
+
+    def append(self, kind: int, payload: bytes) -> tuple[int, Place]:
+        """Write one record with the operating system; return its number and place.
+
+        Raises `StoreError` if it cannot be written; then the log is as it was, or, where not even
+        that could be mended, refuses whatever comes next.
+        """
+        if self._broken:
+            raise StoreError(self._broken)
+        data = frame(kind, self.sequence, payload)
+        if self._offset > HEAD_BYTES and self._offset + len(data) > self._limit_bytes:
+            self._next_segment()
+        place = Place(self.number, self._offset, len(data))
+        self._write(data)
+        self._written(self.file)
+        self._offset = place.end
+        self.sequence += 1
+        return self.sequence - 1, place
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self, data: bytes) -> None:
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise StoreError(f"{self.folder} is closed; open the store again")
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError as error:
+            # The rest of a record must not stand before the next one.
+            what = (
+                f"{self.file} could not be written: {error.strerror}; nothing recorded before is "
+                "lost. Make room on the disk, or move the run's folder, and resume the run"
+            )
+            try:
+                os.ftruncate(descriptor, self._offset)
+            except OSError:
+                self._broken = what
+            raise StoreError(what) from error
+
+    def _next_segment(self) -> None:
+        self.close()
+        self.number += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        head = _HEAD.pack(_MAGIC, FORMAT, self.number, self.sequence)
+        partial = self.file.with_suffix(".partial")
+        try:
+            partial.write_bytes(head + _CHECK.pack(zlib.crc32(head)))
+            partial.replace(self.file)
+        except OSError as error:
+            raise StoreError(
+                f"{self.file} could not be made: {error.strerror}; nothing recorded before is "
+                "lost. Make room on the disk and resume the run"
+            ) from error
+        self._written(self.folder)
+        self._open(HEAD_BYTES)
+
+    def _open(self, offset: int) -> None:
+        self._offset = offset
+        self._descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND)
+        self._written(self.file)

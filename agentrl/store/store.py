@@ -1,0 +1,444 @@
+"""The writer: what a run records, in the order it happens, and what it gets back after a crash."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from agentrl.env import ForkStrategy
+from agentrl.errors import ConfigError
+from agentrl.store.book import Book, Growth, Line
+from agentrl.store.codec import encode
+from agentrl.store.damage import StoreError
+from agentrl.store.event import (
+    Abandoned,
+    Began,
+    Checkpointed,
+    Completed,
+    Dropped,
+    Ended,
+    Event,
+    Exchange,
+    Fork,
+    GroupOpened,
+    Grown,
+    Resumed,
+    Trained,
+)
+from agentrl.store.ledger import GroupState
+from agentrl.store.lock import WriterLock
+from agentrl.store.objects import Objects
+from agentrl.store.opening import SEGMENTS, Damaged, End, open_ledger
+from agentrl.store.reader import Archive
+from agentrl.store.restored import RestoredState
+from agentrl.store.segment import SegmentWriter, segment_file
+from agentrl.store.syncer import Durable, Syncer
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a store writes."""
+
+    durable: Durable = "process"
+    """What cannot lose a completed turn; see `syncer.Durable`."""
+    interval_s: float = 0.05
+    """Of `interval`: the age at which a record is on the disk."""
+    segment_bytes: int = 64 * 2**20
+    """Size at which a file of the log is closed and the next one begun."""
+    keep: Literal["all", "untrained"] = "all"
+    """`untrained` removes tokens, in whole segments, that no kept checkpoint can need again."""
+
+
+class Store:
+    """The record of one run. Made by `open`; one process writes, from one thread.
+
+    Every method returns when its record survives the end of this process. Where more is wanted
+    (`durable`), await `settled` before anything acts on what was recorded.
+    """
+
+    def __init__(
+        self, folder: Path, settings: StoreSettings, lock: WriterLock, *, damaged: Damaged
+    ) -> None:
+        """Internal: use `open`."""
+        self.folder = folder
+        self.settings = settings
+        self._lock = lock
+        self._ledger, end = open_ledger(folder, damaged=damaged)
+        self._torn_bytes = end.torn_bytes
+        linger = {"process": None, "interval": settings.interval_s, "power": 0.0}
+        self._syncer = Syncer(linger_s=linger[settings.durable], after=self._ledger.sync)
+        self._objects = Objects(folder / "objects", written=self._syncer.note)
+        self._objects.clean()
+        self._log = _log_from(end, folder, settings, self._syncer.note)
+        self._archive = Archive(folder, self._ledger, self._objects)
+        self._next_group, self._next_trajectory = self._ledger.next_ids()
+        self._books: dict[int, Book] = {}
+        """Of open groups."""
+        self._group_of: dict[int, int] = {}
+        """By trajectory, of open groups."""
+        self._must_restore = end.sequence > 0
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        settings: StoreSettings | None = None,
+        *,
+        resume: bool = False,
+        damaged: Damaged = "refuse",
+    ) -> Self:
+        """Make the store of a new run, or with `resume` open the one of a run that goes on.
+
+        Then `restore` comes before anything else. Raises `ConfigError` if another process writes
+        the store, or if it holds records and `resume` is off; `DamagedStore` if bytes are not what
+        was written, except for a last record that a killed process left unfinished: that is cut
+        away and counted. With `damaged="cut"` the log is moved aside from the damage on.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume and any((folder / SEGMENTS).glob("*.segment")):
+            raise ConfigError(
+                f"{folder} holds the record of a run; resume that one, or choose another folder"
+            )
+        lock = WriterLock(folder / "lock")
+        try:
+            return cls(folder, settings or StoreSettings(), lock, damaged=damaged)
+        except BaseException:
+            lock.close()
+            raise
+
+    @property
+    def position(self) -> int:
+        """Return how many records there are."""
+        return self._log.sequence
+
+    # What happens to a group and its trajectories, in order.
+
+    def open_group(self, task: Task, *, order: int, seed: int, size: int, step: int) -> int:
+        """Record that a task was taken from the sampler; return the group's id.
+
+        `order` is how many tasks were taken before it; `size` how many trajectories are wanted.
+        Raises `ValueError` for a task that cannot be read back exactly.
+        """
+        group = self._next_group
+        self._write(
+            GroupOpened(group=group, task=task, order=order, seed=seed, size=size, step=step)
+        )
+        self._books[group] = Book()
+        self._next_group += 1
+        return group
+
+    def begin(self, group: int, *, sample: int, seed: int, attempt: int = 0) -> int:
+        """Record that a trajectory begins, before its environment is reset; return its id."""
+        book = self._book(group)
+        began = Began(
+            trajectory=self._next_trajectory,
+            group=group,
+            sample=sample,
+            seed=seed,
+            attempt=attempt,
+            fork=None,
+        )
+        self._write(began)
+        return self._named(book, Line(group))
+
+    def turn(self, trajectory: int, tree: Tree, node: int | None, exchange: Exchange) -> int:
+        """Record a reset or a completed turn, which ends at `node` of the group's tree.
+
+        Everything on the way to `node` that is not recorded yet is recorded with it. Return the
+        number of the record.
+        """
+        return self._grow(trajectory, tree, node, exchange)
+
+    def part(self, trajectory: int, tree: Tree, node: int) -> int:
+        """Record the first part of a turn, for a parked trajectory; return the record's number.
+
+        Restored, it goes on from its last token.
+        """
+        return self._grow(trajectory, tree, node, None)
+
+    def fork(
+        self,
+        parent: int,
+        tree: Tree,
+        node: int,
+        *,
+        sample: int,
+        seed: int,
+        strategy: ForkStrategy,
+        why: Mapping[str, Any] | None = None,
+        attempt: int = 0,
+    ) -> int:
+        """Record that a sibling leaves `parent`, open or ended, at `node`; return the sibling's id.
+
+        Its world is as after the last exchange of the parent on the way to `node`.
+        """
+        group, book = self._of(parent)
+        growth = book.growth(tree, node)
+        shared = book.shared(parent, tree, node)
+        fork = Fork(
+            parent=parent,
+            node=growth.names.get(node, book.names.get(node, -1)),
+            shared=shared,
+            strategy=strategy,
+            why=dict(why or {}),
+        )
+        began = Began(
+            trajectory=self._next_trajectory,
+            group=group,
+            sample=sample,
+            seed=seed,
+            attempt=attempt,
+            fork=fork,
+            nodes=growth.nodes,
+        )
+        self._write(began)
+        book.names |= growth.names
+        return self._named(book, Line(group, book.lines[parent].stops[:shared]))
+
+    def finished(
+        self, trajectory: int, tree: Tree, leaf: Leaf, exchange: Exchange | None = None
+    ) -> int:
+        """Record a trajectory's end, with its last turn; return the record's number.
+
+        The leaf need not be on the tree yet.
+        """
+        group, book = self._open_line(trajectory)
+        growth = book.growth(tree, leaf.node)
+        ended = Ended(
+            trajectory=trajectory,
+            group=group,
+            nodes=growth.nodes,
+            leaf=replace(leaf, node=growth.at),
+            exchange=exchange,
+        )
+        sequence = self._write(ended)
+        self._enter(book, trajectory, growth, exchange)
+        book.lines[trajectory].state = "ended"
+        return sequence
+
+    def abandon(self, trajectory: int, reason: str) -> int:
+        """Record that a trajectory is given up, and its turns with it; return the record's number.
+
+        `rerun` is the reason when its world could not be brought back and it begins again.
+        """
+        group, book = self._open_line(trajectory)
+        turns = book.lines[trajectory].turns
+        event = Abandoned(trajectory=trajectory, group=group, reason=reason, turns=turns)
+        sequence = self._write(event)
+        book.lines[trajectory].state = "abandoned"
+        return sequence
+
+    def group_complete(self, group: int) -> None:
+        """Record that a group may train; every trajectory of it has ended."""
+        if still := self._book(group).open:
+            raise StoreError(
+                f"trajectories {still} of group {group} are open; a group is complete when all its "
+                "trajectories have ended: finish or abandon them first"
+            )
+        self._write(Completed(group=group))
+        self._forget(group)
+
+    def drop(self, group: int, reason: str) -> None:
+        """Record that an open or complete group will never train."""
+        self._check(group, "open", "complete")
+        self._write(Dropped(group=group, reason=reason))
+        self._forget(group)
+
+    # What happens to the weights.
+
+    def trained(self, groups: Sequence[int], *, step: int) -> None:
+        """Record that the optimiser has used these groups, in the step that ended as `step`.
+
+        Raises `StoreError` for one that is not complete or was trained before.
+        """
+        if len({*groups}) != len(groups):
+            raise StoreError(f"groups {sorted(groups)} name one twice; a group trains once")
+        for group in groups:
+            self._check(group, "complete")
+        self._write(Trained(groups=tuple(groups), step=step))
+
+    def checkpoint(self, step: int) -> int:
+        """Bring all records to the disk, and return the position the checkpoint has to hold.
+
+        Blocks until the disk has answered. What is recorded as trained so far belongs to the
+        checkpoint that is written next; until that is whole, a resumed run does not count it.
+        """
+        self._write(Checkpointed(step=step))
+        self._syncer.settled().result()
+        return self.position
+
+    def restore(self, *, position: int = 0, step: int = 0) -> RestoredState:
+        """Go on from the checkpoint of `step` that holds `position`, or from the beginning.
+
+        Groups trained after that checkpoint are complete again; open trajectories stand after
+        their last completed turn. Raises `StoreError` if the log does not reach the position.
+        """
+        self._check_position(position, step)
+        trained_before = {*self._ledger.groups("trained")}
+        self._write(
+            Resumed(position=position, step=step, torn_bytes=self._torn_bytes), restoring=True
+        )
+        reopened = trained_before - {*self._ledger.groups("trained")}
+        unfinished = tuple(map(self._archive.group, self._ledger.groups("open")))
+        complete = tuple(map(self._archive.group, self._ledger.groups("complete")))
+        self._books = {group.id: Book.of(group) for group in unfinished}
+        self._group_of = {t.id: group.id for group in unfinished for t in group.trajectories}
+        self._must_restore = False
+        return RestoredState(
+            open=unfinished,
+            complete=complete,
+            task_position=self._ledger.task_position(),
+            reopened=tuple(sorted(reopened)),
+            ahead=tuple(g.id for g in (*unfinished, *complete) if g.newest_version > step),
+            torn_bytes=self._torn_bytes,
+        )
+
+    # Around it.
+
+    async def settled(self) -> None:
+        """Return when what was recorded is as durable as the settings promise.
+
+        At once but for `power`, where it waits for the disk, together with everybody who waits.
+        """
+        if self.settings.durable == "power":
+            await asyncio.wrap_future(self._syncer.settled())
+
+    def prune(self, *, position: int) -> int:
+        """Remove segments that no checkpoint from `position` on can need; return how many.
+
+        `position` is that of the oldest checkpoint that is kept. With `keep: all` nothing goes.
+        """
+        if self.settings.keep == "all":
+            return 0
+        numbers = self._ledger.prunable(position, below=self._log.number)
+        self._ledger.mark_pruned(numbers, position=position)
+        # The ledger is all there is to tell a pruned segment from a lost one.
+        self._ledger.sync()
+        for number in numbers:
+            segment_file(self.folder / SEGMENTS, number).unlink(missing_ok=True)
+        return len(numbers)
+
+    def counts(self) -> dict[str, int]:
+        """Return groups and trajectories by state, turns, tokens and resumptions."""
+        return self._ledger.counts()
+
+    def close(self) -> None:
+        """Sync and close everything. Idempotent; raises `StoreError` if the sync failed."""
+        try:
+            self._syncer.close()
+        finally:
+            self._log.close()
+            self._ledger.close()
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _write(self, event: Event, *, restoring: bool = False) -> int:
+        if self._must_restore and not restoring:
+            raise StoreError(
+                f"{self.folder} was opened to resume; call restore before anything is recorded"
+            )
+        try:
+            kind, payload = encode(event, self._objects)
+        except struct.error as error:
+            raise ValueError(
+                f"a token id or version of a {type(event).__name__} is out of range: {error}"
+            ) from error
+        sequence, place = self._log.append(kind, payload)
+        self._ledger.enter(sequence, place, event)
+        return sequence
+
+    def _grow(
+        self, trajectory: int, tree: Tree, node: int | None, exchange: Exchange | None
+    ) -> int:
+        group, book = self._open_line(trajectory)
+        growth = book.growth(tree, node)
+        event = Grown(
+            trajectory=trajectory,
+            group=group,
+            nodes=growth.nodes,
+            at=growth.at,
+            exchange=exchange,
+        )
+        sequence = self._write(event)
+        self._enter(book, trajectory, growth, exchange)
+        return sequence
+
+    def _enter(
+        self, book: Book, trajectory: int, growth: Growth, exchange: Exchange | None
+    ) -> None:
+        book.names |= growth.names
+        book.lines[trajectory].stop(growth.at, exchange)
+
+    def _named(self, book: Book, line: Line) -> int:
+        trajectory = self._next_trajectory
+        book.lines[trajectory] = line
+        self._group_of[trajectory] = line.group
+        self._next_trajectory += 1
+        return trajectory
+
+    def _book(self, group: int) -> Book:
+        if group not in self._books:
+            state = self._ledger.state(group) or "unknown"
+            raise StoreError(f"group {group} is {state}, and only an open one can grow or complete")
+        return self._books[group]
+
+    def _of(self, trajectory: int) -> tuple[int, Book]:
+        if trajectory not in self._group_of:
+            raise StoreError(f"trajectory {trajectory} belongs to no open group; begin one first")
+        group = self._group_of[trajectory]
+        return group, self._books[group]
+
+    def _open_line(self, trajectory: int) -> tuple[int, Book]:
+        group, book = self._of(trajectory)
+        if (state := book.lines[trajectory].state) != "open":
+            raise StoreError(f"trajectory {trajectory} is {state}; only an open one can go on")
+        return group, book
+
+    def _forget(self, group: int) -> None:
+        if book := self._books.pop(group, None):
+            for trajectory in book.lines:
+                del self._group_of[trajectory]
+
+    def _check(self, group: int, *states: GroupState) -> None:
+        if (state := self._ledger.state(group)) not in states:
+            raise StoreError(
+                f"group {group} is {state or 'unknown'}, and has to be {' or '.join(states)}; a "
+                "group completes once, and is trained or dropped once"
+            )
+
+    def _check_position(self, position: int, step: int) -> None:
+        if position > self.position:
+            raise StoreError(
+                f"the checkpoint of step {step} has position {position}, and {self.folder} ends at "
+                f"{self.position}: records it builds on are missing. Remove that checkpoint to "
+                "resume from the one before"
+            )
+        pruned_for = max(self._ledger.pruned().values(), default=0)
+        if position < pruned_for:
+            raise StoreError(
+                f"the checkpoint of step {step} has position {position}, and groups trained before "
+                f"{pruned_for} were pruned; resume from a newer checkpoint, or set store.keep: all "
+                "in the next run"
+            )
+
+
+def _log_from(
+    end: End, folder: Path, settings: StoreSettings, written: Callable[[Path], None]
+) -> SegmentWriter:
+    return SegmentWriter(
+        folder / SEGMENTS,
+        number=end.segment,
+        offset=end.offset,
+        sequence=end.sequence,
+        limit_bytes=settings.segment_bytes,
+        written=written,
+    )
