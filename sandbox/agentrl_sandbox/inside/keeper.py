@@ -142,7 +142,9 @@ class Keeper:
         if session.cpu_s >= self._settings.cpu_s:
             self._unborn(request, session, "limit", self._quota.cpu_text)
             return
-        self._drop_unheard(session)
+        self._drop_births(session, "another interpreter was asked for")
+        if session.life is not None:  # whoever had asked for it was cancelled and never took it
+            self._bury(session)
         wires = Wires()
         birth = Birth("fresh", request, session, wires)
         confinement = self._quota.confinement(session.cpu_s)
@@ -160,12 +162,9 @@ class Keeper:
         wires.close_theirs()
         self._expect(birth)
 
-    def _drop_unheard(self, session: Session) -> None:
-        """End an interpreter whose line nobody took: whoever had asked for it was cancelled."""
+    def _drop_births(self, session: Session, why: str) -> None:
         for birth in [b for b in self._births.values() if b.session is session]:
-            self._stillborn(birth, "another one was asked for")
-        if session.life is not None:
-            self._bury(session)
+            self._stillborn(birth, why)
 
     def _copy(self, birth: Birth, *, keep_rng: bool) -> None:
         """Have the live interpreter of a session copied."""
@@ -397,6 +396,7 @@ class Keeper:
         processes.end_strays(self._known(), worlds if self._settings.isolated else None)
 
     def _close(self, request: int, session: Session, _: Body, __: bytes) -> None:
+        self._drop_births(session, "the session was closed")
         del self._sessions[session.id]
         self._drop_spare(session)
         for command in list(session.commands.values()):
