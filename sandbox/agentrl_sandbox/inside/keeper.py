@@ -276,6 +276,7 @@ class Keeper:
     def _spare(self, request: int, session: Session, _: Body, __: bytes) -> None:
         """Copy the interpreter as it is before a cell."""
         self._drop_spare(session)
+        self._drop_births(session, "another copy was asked for")
         if refusal := self._why_not_copy(session):
             self._reply(request, {"unsupported": refusal})
             return
@@ -396,9 +397,9 @@ class Keeper:
         processes.end_strays(self._known(), worlds if self._settings.isolated else None)
 
     def _close(self, request: int, session: Session, _: Body, __: bytes) -> None:
+        self._drop_spare(session)
         self._drop_births(session, "the session was closed")
         del self._sessions[session.id]
-        self._drop_spare(session)
         for command in list(session.commands.values()):
             self._reply(command.request, {"gone": "the session was closed meanwhile"})
         if self._settings.isolated and not self._sessions and not self._births:
