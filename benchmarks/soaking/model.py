@@ -57,6 +57,9 @@ class State:
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     threads: bool = False
     daemons: int = 0
+    """Processes that its interpreter left behind and that end with it."""
+    helpers: int = 0
+    """Processes that its commands left behind."""
     over: bool = False
     """Nothing runs in it any more."""
 

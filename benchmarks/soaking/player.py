@@ -243,7 +243,7 @@ class Player:
         token, data = self._token(), programs.data(self.rng)
         behind = f"setsid sleep {SLEEP_S} >/dev/null 2>&1 &" if self.rng.random() < 0.2 else ""
         script = f"echo {token}; wc -c; {behind} echo {token} >from-sh; exit 5"
-        if behind and seat.state.daemons >= programs.DAEMONS_MAX:
+        if behind and seat.state.helpers >= programs.DAEMONS_MAX:
             return
         doing = seat.session.run(["sh", "-c", script], stdin=data)
         result = await self._timed("command", doing)
@@ -251,7 +251,7 @@ class Player:
         if (result.status, result.exit_code, result.stdout) != ("ok", 5, want):
             raise Wrong(f"a command: {result!r:.500} instead of {want!r}")
         seat.state.files["from-sh"] = f"{token}\n".encode()
-        seat.state.daemons += bool(behind)
+        seat.state.helpers += bool(behind)
 
     async def _stuck_command(self, seat: Seat) -> None:
         if seat.state.over:
@@ -342,7 +342,7 @@ class Player:
         if (used_s := saboteur.cpu_s(keeper) - used_s) > 0.7 * _IDLE_S:
             raise Wrong(f"an idle keeper uses {used_s:.2f} s of processor in {_IDLE_S} s")
         most = len(self.seats) * (2 if self.mode == "restore" else 1)
-        most += sum(each.state.daemons for each in self.seats)
+        most += sum(each.state.daemons + each.state.helpers for each in self.seats)
         if len(found := saboteur.children(keeper)) > most and self.ground.isolated:
             raise Wrong(f"{len(found)} processes below a keeper of {most} at most")
 
@@ -366,7 +366,7 @@ class Player:
                 result = await self._timed(what, each.session.exec("import time; time.sleep(9)"))
             except SandboxError:
                 continue
-            if not (supervisor and not self.ground.isolated):
+            if not each.state.over and not (supervisor and not self.ground.isolated):
                 raise Wrong(f"after {what}: {result!r:.300}")
         raise Killed
 
