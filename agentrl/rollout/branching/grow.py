@@ -52,6 +52,8 @@ class Grown:
     """`topology.restore` makes the last state of them."""
     discarded: tuple[Leaf, ...]
     """Failures that were begun again or replaced; they are no leaves of the tree."""
+    unclosed: tuple[str, ...]
+    """Errors of worlds that nobody played and that would not close."""
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ class _Growing(Generic[S]):
     _starts: list[Start] = field(default_factory=list[Start])
     _events: list[Event] = field(default_factory=list[Event])
     _discarded: list[Leaf] = field(default_factory=list[Leaf])
+    _unclosed: list[str] = field(default_factory=list[str])
 
     async def run(self) -> Grown:
         """Grow until nothing lives and nothing begins."""
@@ -136,6 +139,7 @@ class _Growing(Generic[S]):
             starts=tuple(self._starts),
             events=tuple(self._events),
             discarded=tuple(self._discarded),
+            unclosed=tuple(self._unclosed),
         )
 
     def _begin(self, starts: Sequence[Start]) -> None:
@@ -190,8 +194,9 @@ class _Growing(Generic[S]):
             else:
                 self._waiting[child.path] = world
                 self._begin([child])
-        if decision.keep:
-            origin = Origin(path=start.path, turn=boundary.turn)
+        origin = Origin(path=start.path, turn=boundary.turn)
+        # A root that failed and was begun again passes places that are held already.
+        if decision.keep and origin not in self._held:
             world = await self._copied(origin, None, _World(place, env), later=True)
             if world is not None:
                 self._held[origin] = world
@@ -277,7 +282,7 @@ class _Growing(Generic[S]):
                 await close_world(env)
             except RolloutError as error:
                 # It took part in nothing; whoever owns its sandbox closes that.
-                self._copies.append(_unclosed(env, error))
+                self._unclosed.append(str(error))
 
 
 @dataclass(slots=True)
@@ -311,13 +316,3 @@ class _Watch(Generic[S]):
             probe=signal.measure([[x for _, x in row] for row in top]) if signal else None,
         )
         await self.growing.at_boundary(self.start, boundary, place, self.env)
-
-
-def _unclosed(env: Env, error: RolloutError) -> Copied:
-    return Copied(
-        origin=Origin(path=(), turn=0),
-        path=None,
-        strategy=env.fork_strategy,
-        seconds=0.0,
-        error=str(error),
-    )
