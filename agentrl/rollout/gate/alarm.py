@@ -43,12 +43,12 @@ def overstepped(
     """Return the kind whose share of the attempts is above its bound, the worst first."""
     if attempts < alarms.min_count:
         return None
-    over = [
-        (failures.get(kind, 0) / attempts - bound, kind)
+    excess: dict[FailureKind, float] = {
+        kind: failures.get(kind, 0) / attempts - bound
         for kind, bound in alarms.thresholds.items()
         if failures.get(kind, 0) > bound * attempts
-    ]
-    return max(over)[1] if over else None
+    }
+    return max(excess, key=lambda kind: excess[kind]) if excess else None
 
 
 class OutcomeRates:

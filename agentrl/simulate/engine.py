@@ -1,0 +1,243 @@
+"""A policy engine that only takes time: slots, a decode speed that falls with the batch, prefill.
+
+Every seated request gets the same tokens per second, so one number, the tokens a request seated
+since the beginning would have (`_work`), says where each of them is; the next one to end is the top
+of a heap.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from agentrl.errors import EngineError
+from agentrl.policy import Completion, FinishReason, GenerateRequest
+
+TOKEN = 1
+"""What it says, over and over."""
+NEARLY = 1e-6
+"""Of a token; rounding of the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpeed:
+    """How fast an engine is."""
+
+    slots: int = 64
+    """Requests decoded at once."""
+    step_s: float = 0.02
+    """One decode step with an empty batch."""
+    slot_s: float = 0.0002
+    """What each request adds to it."""
+    prefill_tokens_per_step: int = 512
+    """New prompt tokens that a request computes in the time of one decode step."""
+    pause_s: float = 0.2
+    load_s: float = 2.0
+
+    def token_s(self, seated: int) -> float:
+        """Return the seconds of one decode step with so many requests."""
+        return self.step_s + self.slot_s * seated
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Return what it decodes with all slots taken."""
+        return self.slots / self.token_s(self.slots)
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    request: GenerateRequest
+    reply: asyncio.Future[Completion]
+    tokens: int
+    finish: FinishReason
+    begins: float = 0.0
+    """Value of the work counter at which its first token is due, less one."""
+    seated: bool = False
+
+
+class SimulatedEngine:
+    """Keeps every promise of a policy engine but that of saying something."""
+
+    def __init__(
+        self,
+        speed: EngineSpeed,
+        *,
+        tokens_left: Callable[[GenerateRequest], int],
+        granule_tokens: int = 1,
+        version: int = 0,
+    ) -> None:
+        """Take how long replies are; one simulated token stands for `granule_tokens` real ones."""
+        self._speed = speed
+        self._tokens_left = tokens_left
+        self._granule = granule_tokens
+        self._version = version
+        self._flights: dict[str, _Flight] = {}
+        self._waiting: deque[_Flight] = deque()
+        self._ends: list[tuple[float, int, _Flight]] = []
+        self._order = 0
+        self._seated = 0
+        self._work = self._at_s = 0.0
+        self._versions = [(0.0, version)]
+        self._cached: dict[str, tuple[int, int]] = {}
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+        self._open = True
+        self.busy_s = 0.0
+        """Seconds at full speed that its work so far would have taken."""
+        self.seats: list[tuple[float, int]] = []
+        """When the number of seated requests changed, and to what."""
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now loaded."""
+        return self._version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Take the time that a reply takes."""
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
+        if request.id in self._flights:
+            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+        left = max(1, self._tokens_left(request))
+        tokens = min(left, request.max_new_tokens)
+        flight = _Flight(
+            request,
+            asyncio.get_running_loop().create_future(),
+            tokens,
+            "stop" if tokens == left else "length",
+        )
+        self._flights[request.id] = flight
+        self._waiting.append(flight)
+        self._wake()
+        try:
+            return await flight.reply
+        finally:
+            if request.id in self._flights:
+                self._end(flight, "aborted")
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now."""
+        if (flight := self._flights.get(request_id)) is not None:
+            self._end(flight, "aborted")
+
+    async def pause(self) -> None:
+        """End every request as aborted, which takes its time, and hold new ones back."""
+        self._paused = True
+        for flight in list(self._flights.values()):
+            self._end(flight, "aborted")
+        await asyncio.sleep(self._speed.pause_s)
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._paused = False
+        self._wake()
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Take the time of new weights, and forget cached keys."""
+        del weights
+        await asyncio.sleep(self._speed.load_s)
+        self.advance()
+        self._version = version
+        self._versions.append((self._work, version))
+        self._cached.clear()
+
+    async def close(self) -> None:
+        """End every request as aborted. Idempotent."""
+        self._open = False
+        for flight in list(self._flights.values()):
+            self._end(flight, "aborted")
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def advance(self) -> None:
+        """Bring the counters up to the present."""
+        now_s = asyncio.get_running_loop().time()
+        if self._seated:
+            passed_s = now_s - self._at_s
+            decoded = passed_s / (self._speed.token_s(self._seated) * self._granule)
+            self._work += decoded
+            rate = self._seated / self._speed.token_s(self._seated)
+            self.busy_s += passed_s * rate / self._speed.tokens_per_s
+        self._at_s = now_s
+
+    def _wake(self) -> None:
+        """Look at the queue and the timer once everything of this instant has happened."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        self.advance()
+        while self._ends and self._ends[0][0] <= self._work + NEARLY:
+            _, _, flight = heappop(self._ends)
+            if flight.seated:
+                self._end(flight, flight.finish)
+        self._seat()
+        self._set_timer()
+
+    def _seat(self) -> None:
+        while self._waiting and self._seated < self._speed.slots and not self._paused:
+            flight = self._waiting.popleft()
+            if flight.reply.done():
+                continue
+            flight.seated = True
+            flight.begins = self._work + self._prefill(flight.request)
+            self._seated += 1
+            self._order += 1
+            heappush(self._ends, (flight.begins + flight.tokens, self._order, flight))
+        if not self.seats or self.seats[-1][1] != self._seated:
+            self.seats.append((self._at_s, self._seated))
+
+    def _prefill(self, request: GenerateRequest) -> float:
+        """Return the decode steps, in granules, that the new part of the prompt takes."""
+        session = request.id.rsplit("/", 2)[0]
+        cached, version = self._cached.get(session, (0, self._version))
+        new = len(request.prompt) - (cached if version == self._version else 0)
+        return max(0, new) / self._speed.prefill_tokens_per_step
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._ends and not self._ends[0][2].seated:
+            heappop(self._ends)
+        if self._ends:
+            left = max(0.0, self._ends[0][0] - self._work)
+            in_s = left * self._speed.token_s(self._seated) * self._granule
+            self._timer = asyncio.get_running_loop().call_later(in_s, self._turn)
+
+    def _end(self, flight: _Flight, finish: FinishReason) -> None:
+        del self._flights[flight.request.id]
+        self.advance()
+        tokens = 0
+        if flight.seated:
+            done = int(self._work + NEARLY - flight.begins)
+            tokens = flight.tokens if finish != "aborted" else max(0, min(done, flight.tokens - 1))
+            flight.seated = False
+            self._seated -= 1
+            session = flight.request.id.rsplit("/", 2)[0]
+            self._cached[session] = (len(flight.request.prompt) + tokens, self._version)
+        if not flight.reply.done():
+            flight.reply.set_result(
+                Completion(
+                    token_ids=(TOKEN,) * tokens,
+                    logprobs=(-1.0,) * tokens,
+                    versions=self._stamps(flight, tokens),
+                    finish=finish,
+                )
+            )
+        self._wake()
+
+    def _stamps(self, flight: _Flight, tokens: int) -> tuple[int, ...]:
+        """Return the version loaded when each token was due."""
+        if self._versions[-1][0] <= flight.begins:
+            return (self._version,) * tokens
+        stamps: list[int] = []
+        for place in range(1, tokens + 1):
+            due = flight.begins + place
+            stamps.append(next(v for work, v in reversed(self._versions) if work <= due))
+        return tuple(stamps)
