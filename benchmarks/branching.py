@@ -1,0 +1,244 @@
+"""What a tree of 16 leaves costs beside 16 chains: tokens, and seconds of real environments.
+
+The code environment with its real sandbox, and a scripted policy that runs a cell of 50 ms in each
+of six turns and then answers. A token is a character. Its log-probs, and so its entropies, are
+drawn at random: the figures show what each topology shares, not how well it chooses.
+
+- `sampled`: tokens the policy sampled. `to train`: tokens of the tree, shared ones once. The peer
+  of a ratio is 16 chains, played in the same round.
+- `env s`: wall seconds inside `reset`, `step`, `fork` and `close` of all environments.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from random import Random
+from statistics import fmean
+from typing import Any, Self, TypeVar
+
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.env import Action, Info, Observation, Step, ToolSchema, call, say
+from agentrl.message import Image, Message
+from agentrl.policy import GenerateRequest, Sampling
+from agentrl.rollout.branching.aepo import Aepo, Online, Static
+from agentrl.rollout.branching.balanced import Balanced
+from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.entropy import EntropySignal
+from agentrl.rollout.branching.grow import Grower, Grown
+from agentrl.rollout.branching.topology import AnyTopology
+from agentrl.rollout.branching.tree import FanOut, TreeGrpo, chains
+from agentrl.rollout.episode import EpisodeLimits
+from agentrl.scope import run_scope
+from agentrl.seeds import derive
+from agentrl.trajectory import Source
+from agentrl_envs.code import CodeEnv
+from benchmarks.harness import Benchmark
+
+T = TypeVar("T")
+
+LEAVES, TURNS, CELL_S = 16, 6, 0.05
+END, TURN = 0, 1
+BUDGET = Budget(leaves=LEAVES)
+SIGNAL = EntropySignal(vocabulary=1000)
+FAMILIES = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
+CELL = "import time; time.sleep({seconds}); marks = [*globals().get('marks', []), {mark}]; marks"
+
+TOPOLOGIES: dict[str, AnyTopology] = {
+    "chains": chains(BUDGET),
+    "AEPO, roots online": Balanced(budget=BUDGET, signal=SIGNAL, split=Online()),
+    "AEPO, 8 roots": Balanced(budget=BUDGET, signal=SIGNAL, split=Static(roots=8)),
+    "AEPO, 2 roots": Balanced(
+        budget=BUDGET, signal=SIGNAL, rule=Aepo(base=0.3), split=Static(roots=2)
+    ),
+    "Tree-GRPO, 4 x (1 + 3)": TreeGrpo(trees=4, rounds=1, width=3),
+    "fan-out at turns 1 to 4": FanOut(budget=BUDGET, width=2, turns=(1, 2, 3, 4)),
+}
+
+
+@dataclass(frozen=True)
+class Letters:
+    """A run of tokens."""
+
+    source: Source
+    token_ids: tuple[int, ...]
+    images: tuple[Image, ...] = ()
+
+
+class CellChat:
+    """One token per character. A turn is a number that becomes a cell, or `!`, the answer."""
+
+    stop_token_ids = frozenset({END})
+
+    def opening(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Sequence[Letters]:
+        """Show the messages."""
+        return [Letters("prompt", (*_ids("\n".join(m.text for m in messages)), TURN))]
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[ToolSchema] | None = None,
+    ) -> Sequence[Letters]:
+        """Show the tool's answer."""
+        text = "".join(m.text for m in messages)
+        return [Letters("tool", _ids(text)), Letters("template", (TURN,))]
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Read a turn."""
+        text = "".join(chr(t) for t in token_ids if t != END)
+        if text.startswith("!"):
+            return say(text)
+        return call("python", code=CELL.format(seconds=CELL_S, mark=int(text[:8])))
+
+
+def speak(request: GenerateRequest) -> Sequence[int]:
+    """Say a turn of 80 characters; the rest of it when a probe has said the beginning."""
+    begins = [i for i, token in enumerate(request.prompt) if token == TURN]
+    said = len(request.prompt) - begins[-1] - 1
+    if len(begins) > TURNS:
+        return (*_ids("!" + "a" * 20), END)[said:]
+    mark = 10**7 + derive(request.seed, len(begins)) % (9 * 10**7)
+    return (*_ids(f"{mark}".ljust(80, "+")), END)[said:]
+
+
+def surprise(request: GenerateRequest, place: int, token: int) -> float:
+    """Return a log-prob that is low in some turns and high in others."""
+    turn = request.prompt.count(TURN)
+    mean = Random(derive(request.seed, turn)).random() * 1.5
+    return -mean * (0.5 + Random(derive(request.seed, turn, place)).random())
+
+
+@dataclass
+class Meter:
+    """Wall seconds inside environments, and how often what was asked of them."""
+
+    seconds: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter[str])
+
+    async def time(self, what: str, doing: Awaitable[T]) -> T:
+        """Await and take down how long it took."""
+        start_s = time.perf_counter()
+        try:
+            return await doing
+        finally:
+            self.seconds += time.perf_counter() - start_s
+            self.calls[what] += 1
+
+
+class MeteredEnv(CodeEnv):
+    """The code environment with a meter that its forks share."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__(families=FAMILIES)
+        self.meter = meter
+
+    async def reset(self, **options: Any) -> tuple[Observation, Info]:
+        """Reset, timed."""
+        return await self.meter.time("reset", super().reset(**options))
+
+    async def step(self, action: Action) -> Step:
+        """Step, timed."""
+        return await self.meter.time("step", super().step(action))
+
+    async def fork(self) -> Self:
+        """Fork, timed."""
+        return await self.meter.time("fork", super().fork())
+
+    async def close(self) -> None:
+        """Close, timed."""
+        await self.meter.time("close", super().close())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one tree."""
+
+    sampled_tokens: int
+    train_tokens: int
+    env_s: float
+    wall_s: float
+    steps: int
+    forks: int
+    leaves: int
+
+    @classmethod
+    def of(cls, grown: Grown, meter: Meter, wall_s: float) -> "Cost":
+        """Count a tree's tokens."""
+        nodes = grown.tree.nodes
+        return cls(
+            sampled_tokens=sum(len(n.token_ids) for n in nodes if n.source == "sampled"),
+            train_tokens=sum(len(n.token_ids) for n in nodes),
+            env_s=meter.seconds,
+            wall_s=wall_s,
+            steps=meter.calls["step"],
+            forks=meter.calls["fork"],
+            leaves=len(grown.tree.leaves),
+        )
+
+
+async def play(topology: AnyTopology, seed: int) -> Cost:
+    """Grow the tree of one task, four trajectories at a time."""
+    meter, free = Meter(), asyncio.Semaphore(4)
+
+    def metered() -> MeteredEnv:
+        return MeteredEnv(meter)
+
+    (task,) = islice(metered().tasks("train", seed=seed), 1)
+    grower = Grower(
+        topology=topology,
+        make_env=metered,
+        engine=ScriptedEngine(speak, logprob=surprise),
+        chat=CellChat(),
+        limits=EpisodeLimits(max_turns=TURNS + 2, context_tokens=16_384),
+    )
+    start_s = time.perf_counter()
+    grown = await grower.grow(task, seed=seed, sampling=Sampling(), slot=lambda: free)
+    return Cost.of(grown, meter, time.perf_counter() - start_s)
+
+
+async def compare(tasks: int) -> dict[str, list[Cost]]:
+    """Grow the tree of every task under every topology, in one pool of sandboxes."""
+    costs: dict[str, list[Cost]] = {name: [] for name in TOPOLOGIES}
+    order = Random(0)
+    async with run_scope():
+        await play(TOPOLOGIES["chains"], seed=tasks)  # the first one starts the sandboxes
+        for seed in range(tasks):
+            for name in order.sample(sorted(TOPOLOGIES), len(TOPOLOGIES)):
+                costs[name].append(await play(TOPOLOGIES[name], seed))
+    return costs
+
+
+def state(bench: Benchmark, costs: dict[str, list[Cost]]) -> None:
+    """State the rows, means over tasks."""
+    means: list[tuple[str, str, Callable[[Cost], float]]] = [
+        ("sampled", "tokens", lambda c: c.sampled_tokens),
+        ("to train", "tokens", lambda c: c.train_tokens),
+        ("env steps", "steps", lambda c: c.steps),
+        ("env s", "s", lambda c: c.env_s),
+        ("forks", "forks", lambda c: c.forks),
+        ("wall", "s", lambda c: c.wall_s),
+    ]
+    for name, own in costs.items():
+        assert {cost.leaves for cost in own} == {LEAVES}
+        for what, unit, of in means:
+            mean = fmean(map(of, own))
+            bench.row(f"{name}: {what}", mean, unit=unit)
+            if name != "chains" and what in ("sampled", "to train", "env s"):
+                peer = fmean(map(of, costs["chains"]))
+                bench.row(f"{name}: {what}", mean / peer, unit="x", peer="16 chains")
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
+
+
+if __name__ == "__main__":
+    bench = Benchmark.from_command_line("branching", __doc__)
+    state(bench, asyncio.run(compare(2 if bench.quick else 4 * bench.rounds)))
+    bench.finish()
