@@ -88,6 +88,8 @@ class Benchmark:
     spreads: dict[str, Spread] = field(default_factory=dict[str, Spread])
     """By metric, for the rows that stand for several runs."""
     runs: dict[str, list[Measurement]] = field(default_factory=dict[str, list[Measurement]])
+    notes: list[str] = field(default_factory=list[str])
+    """What is to be said below the table: what was not measured, and why."""
 
     @classmethod
     def from_command_line(
@@ -192,11 +194,14 @@ class Benchmark:
             "rows": [asdict(row) for row in self.rows],
             "spreads": {metric: asdict(spread) for metric, spread in self.spreads.items()},
             "runs": {name: [asdict(run) for run in runs] for name, runs in self.runs.items()},
+            "notes": self.notes,
         }
 
     def finish(self) -> None:
         """Print the table, and write the JSON file where one was asked for."""
         self.console.print(self.table())
+        for note in self.notes:
+            self.console.print(note, markup=False, highlight=False)
         if self.json_file is not None:
             self.json_file.parent.mkdir(parents=True, exist_ok=True)
             self.json_file.write_text(json.dumps(self.report(), indent=2) + "\n")

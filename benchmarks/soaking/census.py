@@ -27,7 +27,8 @@ class Census:
     """Process ids with their start times: ids are used again."""
 
     def look(self) -> None:
-        """Take down who is there now."""
+        """Take down who is there now, and forget who is gone."""
+        self._seen = {(pid, started) for pid, started in self._seen if start_ticks(pid) == started}
         for pid in descendants(os.getpid()):
             if (started := start_ticks(pid)) is not None:
                 self._seen.add((pid, started))
@@ -35,7 +36,6 @@ class Census:
     def left(self) -> dict[str, list[str]]:
         """Return what there still is, by kind; empty lists when all is well."""
         self.look()
-        self._seen = {(pid, started) for pid, started in self._seen if start_ticks(pid) == started}
         # What has ended and was not waited for is a child still.
         alive = {pid for pid, _ in self._seen} | descendants(os.getpid())
         return {
