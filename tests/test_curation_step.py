@@ -233,6 +233,16 @@ def test_the_first_to_end_are_taken_and_the_length_bias_is_told() -> None:
     assert curated.figures["curation/tokens_wasted"] == 4 * (lengths[0] + lengths[2])
 
 
+def test_a_step_is_finished_when_it_is_done() -> None:
+    who = curator(Curation())
+    step = who.step(1, version=0)
+    (ask,) = step.asks()
+    with pytest.raises(ValueError, match=r"groups \[0\] are running"):
+        step.finish()
+    step.ended(ask, filled(ask, 0, 0, by_number))
+    assert ids(step.finish()) == ["t0"]
+
+
 def test_busy_tasks_and_those_of_waiting_groups_are_not_drawn() -> None:
     who = curator(Curation(sampler=Uniform(), filter=DynamicSampling(oversample=3.0)), tasks=6)
     mixed: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731

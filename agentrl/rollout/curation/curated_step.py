@@ -163,8 +163,16 @@ class CuratedStep:
         self._abandoned[ask.ordinal] = self._result(ask, tree)
 
     def finish(self) -> Curated:
-        """Return the batch and learn from the step. Raises `NothingToLearn` as the filter says."""
+        """Return the batch and learn from the step, which is `done`.
+
+        Raises `NothingToLearn` as the filter says.
+        """
         curator, state = self.curator, self._state
+        if not self.done:
+            raise ValueError(
+                f"step {state.step} is not done: groups {list(state.running)} are running; report "
+                "each with ended, or wait until done says that they are not needed"
+            )
         check_enough(state, curator.rules.filter)
         batch = sorted(state.batch, key=lambda group: (group.step, group.ordinal))
         trees = tuple(self._trees[group.key] for group in batch)

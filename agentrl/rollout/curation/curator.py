@@ -18,7 +18,7 @@ from agentrl.sampler import TaskSampler
 from agentrl.seeds import derive
 from agentrl.task import Task
 
-CATALOGUE = 1_000_000
+CATALOGUE = 100_000
 """Tasks read before a stream counts as endless."""
 
 

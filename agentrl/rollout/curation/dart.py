@@ -4,7 +4,6 @@ Source: arXiv 2509.23866 and its code. What the code lacks (the length cap) foll
 """
 
 import math
-from collections.abc import Sequence
 
 from agentrl.rollout.curation.record import TaskRecord
 
@@ -37,23 +36,3 @@ def success_rate(record: TaskRecord, *, window: int) -> float | None:
     """Return the mean score of a task's latest `window` trajectories; None without any."""
     latest = record.recent[-window:]
     return math.fsum(latest) / len(latest) if latest else None
-
-
-def trim(
-    rewards: Sequence[float], *, size: int, success_above: float, draws: Sequence[float]
-) -> tuple[int, ...]:
-    """Return which `size` members of a group stay, in their order.
-
-    One success and one failure to succeed stay for sure when both exist and `size` is 2 or more;
-    `draws`, one uniform number per member, decide the rest.
-    """
-    if len(rewards) != len(draws):
-        raise ValueError(f"{len(draws)} draws for {len(rewards)} rewards; give one each")
-    if size >= len(rewards):
-        return tuple(range(len(rewards)))
-    order = sorted(range(len(rewards)), key=lambda i: (draws[i], i))
-    good = [i for i in order if rewards[i] > success_above]
-    bad = [i for i in order if rewards[i] <= success_above]
-    sure = [good[0], bad[0]] if good and bad and size >= 2 else []
-    rest = [i for i in order if i not in sure]
-    return tuple(sorted([*sure, *rest][:size]))

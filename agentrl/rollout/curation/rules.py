@@ -76,7 +76,7 @@ class Surroundings:
     group_size: int
     tasks_per_step: int
     tasks: int | None
-    """Different train tasks; None for an endless stream."""
+    """Different train tasks; None when it is not known that the stream ends."""
     entropies: bool = False
     """Whether the engine reports the entropy of what it samples."""
     max_staleness: int | None = None
@@ -98,8 +98,8 @@ def _first_round(rules: Curation, around: Surroundings) -> float:
 CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         lambda r, a: r.sampler is not None and a.tasks is None,
-        "curation.sampler.name chooses among known tasks, and the environment's stream is endless; "
-        "set env.task_limit, or curation.sampler.name: stream",
+        "curation.sampler.name chooses among known tasks, and nothing says that the stream of "
+        "tasks ends; set env.task_limit, or curation.sampler.name: stream",
     ),
     Conflict(
         lambda r, a: r.sampler is not None and a.tasks is not None and a.tasks < _first_round(r, a),
@@ -115,13 +115,14 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         lambda r, a: isinstance(r.allocation, Dart) and a.tasks is None,
         "curation.allocation.name: dart learns from earlier trajectories of the same task, and in "
-        "an endless stream no task comes back; set env.task_limit, or curation.allocation.name: "
-        "fixed",
+        "an endless stream no task comes back; where it ends, set env.task_limit, or "
+        "curation.allocation.name: fixed",
     ),
     Conflict(
         lambda r, a: r.pool is not None and a.tasks is None,
         "curation.pool.name: success lends earlier trajectories of the same task, and in an "
-        "endless stream no task comes back; set env.task_limit, or curation.pool.name: none",
+        "endless stream no task comes back; where it ends, set env.task_limit, or "
+        "curation.pool.name: none",
     ),
     Conflict(
         lambda r, a: r.filter is not None and a.group_size < 2,
