@@ -4,13 +4,12 @@ Ids of groups, trajectories and nodes are the store's own and count from 0; node
 group, in the order they were recorded.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from agentrl.env import Action, ForkStrategy, Observation
+from agentrl.env import Action, ForkStrategy, Observation, Step
+from agentrl.rollout.replay import fingerprint, step_fingerprint
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Node
 
@@ -19,24 +18,43 @@ from agentrl.trajectory import Leaf, Node
 class Exchange:
     """One thing the agent did, and what the world answered. A reset is the one without an action.
 
-    The exchanges of a trajectory, in order, are what a verified replay plays again: the same seed
-    and the same actions, and every observation has to have the same digest.
+    The exchanges of a trajectory, in order, are what a verified replay plays again. Made by
+    `resetting` and `stepping`.
     """
 
-    action: Action | None = None
-    observation: Observation | None = None
-    """None where the world had nothing more to say."""
-    digest: str = ""
-    """`observation_digest` of the observation; worked out when left empty."""
+    action: Action | None
+    observation: Observation
+    fingerprint: str
+    """Of the answer, as a replay compares it."""
     reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
     components: Mapping[str, float] = field(default_factory=dict[str, float])
     tool_calls: int = 0
     seconds: float = 0.0
     """Since the trajectory began, waiting while parked left out: what its budgets have used."""
 
-    def __post_init__(self) -> None:
-        if self.observation is not None and not self.digest:
-            object.__setattr__(self, "digest", observation_digest(self.observation))
+    @classmethod
+    def resetting(cls, observation: Observation, *, seconds: float = 0.0) -> Self:
+        """Return what an environment's reset gave."""
+        shown = fingerprint(observation)
+        return cls(action=None, observation=observation, fingerprint=shown, seconds=seconds)
+
+    @classmethod
+    def stepping(cls, action: Action, answer: Step, *, seconds: float = 0.0) -> Self:
+        """Return what an environment's step gave."""
+        observation, reward, terminated, truncated, info = answer
+        return cls(
+            action=action,
+            observation=observation,
+            fingerprint=step_fingerprint(answer),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            components=dict(info.get("reward_components", {})),
+            tool_calls=len(info.get("tool_results", ())),
+            seconds=seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,28 +201,3 @@ KINDS: tuple[type[Event], ...] = (
     Resumed,
 )
 """A record's kind is the index here: append, and never change the order."""
-
-
-def observation_digest(observation: Observation) -> str:
-    """Return the SHA-256 of what an agent sees: messages and tools as canonical JSON, in hex.
-
-    Images count by their content. Raises `ValueError` for what has no JSON form.
-    """
-    messages = [
-        {
-            "role": message.role,
-            "content": message.content
-            if isinstance(message.content, str)
-            else [p if isinstance(p, str) else [p.media_type, p.digest] for p in message.content],
-            "tool_calls": [[c.id, c.name, dict(c.arguments)] for c in message.tool_calls],
-            "tool_call_id": message.tool_call_id,
-            "name": message.name,
-        }
-        for message in observation.messages
-    ]
-    tools = None if observation.tools is None else [dict(tool) for tool in observation.tools]
-    try:
-        text = json.dumps([messages, tools], sort_keys=True, separators=(",", ":"))
-    except TypeError as error:
-        raise ValueError(f"an observation must be JSON: {error}") from error
-    return hashlib.sha256(text.encode()).hexdigest()

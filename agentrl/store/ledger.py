@@ -218,7 +218,7 @@ class Ledger:
 
     def _damaged(self, error: sqlite3.DatabaseError) -> DamagedStore:
         return DamagedStore(
-            f"{self.file} is damaged: {error}; remove it with its -wal and -shm files, and it is "
+            f"{self.file} is damaged: {' '.join(str(error).split())}; remove it with its -wal and -shm files, and it is "
             "made again from the segments when the store is opened (unless some were pruned: then "
             "bring the ledger back from a copy)"
         )
@@ -278,6 +278,11 @@ def _place(row: sqlite3.Row) -> Place:
     return Place(row["segment"], row["offset"], row["length"])
 
 
+def _text(text: str) -> str:
+    """Return a text as SQLite takes it: a tokenizer can make one that UTF-8 cannot hold."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield what an event changes, besides what it adds to the list of records."""
     match event:
@@ -286,7 +291,7 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
             yield (
                 "INSERT INTO groups (id, task, task_order, seed, size, opened_at_step, state)"
                 " VALUES (?, ?, ?, ?, ?, ?, 'open')",
-                (group, task.id, event.order, str(event.seed), event.size, event.step),
+                (group, _text(task.id), event.order, str(event.seed), event.size, event.step),
             )
         case Began(fork=fork):
             forked = (None,) * 3 if fork is None else (fork.parent, fork.node, fork.strategy)
@@ -309,14 +314,14 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
         case Abandoned(trajectory=trajectory, reason=reason):
             yield (
                 "UPDATE trajectories SET state = 'abandoned', outcome = ? WHERE id = ?",
-                (reason, trajectory),
+                (_text(reason), trajectory),
             )
         case Completed(group=group):
             yield "UPDATE groups SET state = 'complete' WHERE id = ?", (group,)
         case Dropped(group=group, reason=reason):
             yield (
                 "UPDATE groups SET state = 'dropped', reason = ?, settled_at = ? WHERE id = ?",
-                (reason, sequence, group),
+                (_text(reason), sequence, group),
             )
         case Trained(groups=groups, step=step):
             for group in groups:

@@ -63,6 +63,10 @@ class StoreReader:
         """Yield records by number, oldest first, up to the newest; call again to follow a run."""
         return self._archive.events(after=after)
 
+    def trained_by(self, position: int) -> dict[int, int]:
+        """Return the groups in the weights of the checkpoint at `position`, and at which step."""
+        return self._ledger.trained_by(position)
+
     def counts(self) -> dict[str, int]:
         """Return groups and trajectories by state, turns, tokens and resumptions."""
         return self._ledger.counts()

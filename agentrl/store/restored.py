@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentrl.rollout.replay import History, Recorded
 from agentrl.store.damage import StoreError
 from agentrl.store.event import Abandoned, Began, Ended, Event, Exchange, Fork, GroupOpened, Grown
 from agentrl.task import Task
@@ -32,6 +33,8 @@ class RestoredTrajectory:
     """The tokens below `at` are the first part of a turn, to be sampled on from the last one."""
     leaf: Leaf | None
     """For an ended one."""
+    history: History | None
+    """What brings back its world by verified replay; None before its reset."""
 
     @property
     def turns(self) -> int:
@@ -118,20 +121,23 @@ class _Path:
     """A trajectory while its records are read."""
 
     began: Began
-    inherited: tuple[tuple[int | None, Exchange], ...]
+    root: Began
+    """The one whose reset made the first world."""
     at: int | None = None
-    own: list[tuple[int | None, Exchange]] = field(
-        default_factory=list[tuple[int | None, Exchange]]
-    )
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    stops: list[int | None] = field(default_factory=list[int | None])
     mid_turn: bool = False
     state: TrajectoryState = "open"
     leaf: Leaf | None = None
 
-    @property
-    def exchanges(self) -> tuple[tuple[int | None, Exchange], ...]:
-        return (*self.inherited, *self.own)
+    def stop(self, at: int | None, exchange: Exchange | None) -> None:
+        self.at = at
+        self.mid_turn = exchange is None
+        if exchange is not None:
+            self.exchanges.append(exchange)
+            self.stops.append(at)
 
-    def restored(self) -> RestoredTrajectory:
+    def restored(self, task: Task) -> RestoredTrajectory:
         return RestoredTrajectory(
             id=self.began.trajectory,
             sample=self.began.sample,
@@ -140,10 +146,27 @@ class _Path:
             fork=self.began.fork,
             state=self.state,
             at=self.at,
-            exchanges=tuple(exchange for _, exchange in self.exchanges),
-            stops=tuple(at for at, _ in self.exchanges),
+            exchanges=tuple(self.exchanges),
+            stops=tuple(self.stops),
             mid_turn=self.mid_turn,
             leaf=self.leaf,
+            history=self._history(task),
+        )
+
+    def _history(self, task: Task) -> History | None:
+        if not self.exchanges:
+            return None
+        steps = tuple(
+            Recorded(action=exchange.action, answer=exchange.fingerprint)
+            for exchange in self.exchanges
+            if exchange.action is not None
+        )
+        return History(
+            task=task,
+            sample=self.root.sample,
+            seed=self.root.seed,
+            opening=self.exchanges[0].fingerprint,
+            steps=steps,
         )
 
 
@@ -161,7 +184,7 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
                 paths[event.trajectory] = _begun(paths, event)
             case Grown():
                 _add(tree, event.nodes)
-                _grow(paths[event.trajectory], event)
+                paths[event.trajectory].stop(event.at, event.exchange)
             case Ended():
                 _add(tree, event.nodes)
                 _end(tree, paths[event.trajectory], event)
@@ -177,7 +200,7 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
         size=opened.size,
         step=opened.step,
         tree=tree,
-        trajectories=tuple(path.restored() for path in paths.values()),
+        trajectories=tuple(path.restored(opened.task) for path in paths.values()),
     )
 
 
@@ -187,26 +210,27 @@ def _add(tree: Tree, nodes: Sequence[Node]) -> None:
 
 
 def _begun(paths: dict[int, _Path], began: Began) -> _Path:
-    if began.fork is None:
-        return _Path(began, ())
-    inherited = paths[began.fork.parent].exchanges[: began.fork.shared]
+    fork = began.fork
+    if fork is None:
+        return _Path(began, began)
+    parent = paths[fork.parent]
+    path = _Path(
+        began,
+        parent.root,
+        at=fork.node,
+        exchanges=parent.exchanges[: fork.shared],
+        stops=parent.stops[: fork.shared],
+    )
     # Past what the last shared exchange said, the sibling goes on in the middle of a turn.
-    mid_turn = not inherited or inherited[-1][0] != began.fork.node
-    return _Path(began, inherited, at=began.fork.node, mid_turn=mid_turn)
-
-
-def _grow(path: _Path, event: Grown) -> None:
-    path.at = event.at
-    path.mid_turn = event.exchange is None
-    if event.exchange is not None:
-        path.own.append((event.at, event.exchange))
+    path.mid_turn = path.stops[-1] != fork.node
+    return path
 
 
 def _end(tree: Tree, path: _Path, event: Ended) -> None:
+    if event.exchange is not None:
+        path.stop(event.leaf.node, event.exchange)
     path.at = event.leaf.node
     path.mid_turn = False
     path.state = "ended"
     path.leaf = event.leaf
-    if event.exchange is not None:
-        path.own.append((event.leaf.node, event.exchange))
     tree.end(event.leaf)

@@ -68,7 +68,8 @@ class Store:
         self.settings = settings
         self._lock = lock
         self._ledger, end = open_ledger(folder, damaged=damaged)
-        self._torn_bytes = end.torn_bytes
+        self.torn_bytes = end.torn_bytes
+        """What was cut away when the store was opened."""
         linger = {"process": None, "interval": settings.interval_s, "power": 0.0}
         self._syncer = Syncer(linger_s=linger[settings.durable], after=self._ledger.sync)
         self._objects = Objects(folder / "objects", written=self._syncer.note)
@@ -81,6 +82,8 @@ class Store:
         self._group_of: dict[int, int] = {}
         """By trajectory, of open groups."""
         self._must_restore = end.sequence > 0
+        self._midway = False
+        """A write has begun and not ended: an error or a second Ctrl-C came in between."""
 
     @classmethod
     def open(
@@ -280,7 +283,7 @@ class Store:
         self._check_position(position, step)
         trained_before = {*self._ledger.groups("trained")}
         self._write(
-            Resumed(position=position, step=step, torn_bytes=self._torn_bytes), restoring=True
+            Resumed(position=position, step=step, torn_bytes=self.torn_bytes), restoring=True
         )
         reopened = trained_before - {*self._ledger.groups("trained")}
         unfinished = tuple(map(self._archive.group, self._ledger.groups("open")))
@@ -294,7 +297,7 @@ class Store:
             task_position=self._ledger.task_position(),
             reopened=tuple(sorted(reopened)),
             ahead=tuple(g.id for g in (*unfinished, *complete) if g.newest_version > step),
-            torn_bytes=self._torn_bytes,
+            torn_bytes=self.torn_bytes,
         )
 
     # Around it.
@@ -352,8 +355,19 @@ class Store:
             raise ValueError(
                 f"a token id or version of a {type(event).__name__} is out of range: {error}"
             ) from error
-        sequence, place = self._log.append(kind, payload)
+        self._syncer.check()
+        if self._midway:
+            raise StoreError(
+                f"{self.folder} was interrupted while it was written; open it again, which mends it"
+            )
+        self._midway = True
+        try:
+            sequence, place = self._log.append(kind, payload)
+        except StoreError:
+            self._midway = False  # the log is as it was, or refuses by itself
+            raise
         self._ledger.enter(sequence, place, event)
+        self._midway = False
         return sequence
 
     def _grow(

@@ -45,14 +45,17 @@ class Syncer:
         self._thread.start()
 
     def note(self, path: Path) -> None:
-        """Remember a file or folder that was written; raises `StoreError` after a failed sync."""
+        """Remember a file or folder that was written."""
         with self._changed:
-            if self._error is not None:
-                raise self._error
             self._paths.add(path)
             self._noted += 1
             if self._is_due():
                 self._changed.notify()
+
+    def check(self) -> None:
+        """Raise `StoreError` after a failed sync: nothing should be written any more."""
+        if self._error is not None:
+            raise self._error
 
     def settled(self) -> Future[None]:
         """Return a future of the moment when everything noted so far is on the disk."""
@@ -73,8 +76,7 @@ class Syncer:
             self._closing = True
             self._changed.notify()
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self.check()
 
     def _is_due(self) -> bool:
         """Return whether something should be synced without anybody waiting."""

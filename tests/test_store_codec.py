@@ -1,0 +1,285 @@
+"""What a record says comes back exactly: types, bits and all, and nothing that could run code."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.env import Action, Observation
+from agentrl.message import Image, Message, ToolCall
+from agentrl.store.codec import decode, encode
+from agentrl.store.damage import DamagedStore, StoreError
+from agentrl.store.event import (
+    KINDS,
+    Abandoned,
+    Began,
+    Checkpointed,
+    Completed,
+    Dropped,
+    Ended,
+    Event,
+    Exchange,
+    Fork,
+    Grown,
+    GroupOpened,
+    Resumed,
+    Trained,
+)
+from agentrl.store.objects import Objects
+from agentrl.store.record import Record
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
+
+texts = st.text(st.characters(codec=None), max_size=20)
+"""Lone surrogates too: a byte-level tokenizer can decode to them."""
+numbers = st.floats(allow_nan=False)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | texts | st.binary(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(
+            texts | st.integers() | st.sampled_from(["$", "$tuple"]), inner, max_size=3
+        )
+        | st.frozensets(st.integers(), max_size=3)
+        | st.sets(texts, max_size=3)
+    ),
+    max_leaves=8,
+)
+images = st.builds(Image, st.binary(max_size=8), st.sampled_from(["image/png", "image/jpeg"]))
+calls = st.builds(ToolCall, texts, texts, st.dictionaries(texts, plain, max_size=2))
+contents = texts | st.lists(texts | images, max_size=3).map(tuple)
+messages = st.builds(
+    Message,
+    st.sampled_from(["system", "user", "assistant", "tool"]),
+    contents,
+    st.lists(calls, max_size=2).map(tuple),
+    st.none() | texts,
+    st.none() | texts,
+)
+observations = st.builds(
+    Observation,
+    st.lists(messages, max_size=2).map(tuple),
+    st.none() | st.lists(st.dictionaries(texts, plain, max_size=2), max_size=2).map(tuple),
+)
+actions = st.builds(
+    Action, texts, st.lists(calls, max_size=2).map(tuple), st.lists(texts, max_size=2).map(tuple)
+)
+exchanges = st.builds(
+    Exchange,
+    action=st.none() | actions,
+    observation=observations,
+    fingerprint=texts,
+    reward=numbers,
+    terminated=st.booleans(),
+    truncated=st.booleans(),
+    components=st.dictionaries(texts, numbers, max_size=2),
+    tool_calls=st.integers(0, 9),
+    seconds=numbers,
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    ids = draw(st.lists(st.integers(0, 2**32 - 1), max_size=5))
+    source = draw(st.sampled_from(["prompt", "sampled", "tool", "template", "forced"]))
+    own = len(ids) if source == "sampled" else 0
+    known = len(ids) if draw(st.booleans()) else 0
+    return Node(
+        parent=draw(st.none() | st.integers(0, 9)),
+        source=source,
+        token_ids=tuple(ids),
+        turn=draw(st.integers(0, 9)),
+        logprobs=tuple(draw(st.lists(numbers, min_size=own, max_size=own))),
+        versions=tuple(draw(st.lists(st.integers(0, 2**31 - 1), min_size=own, max_size=own))),
+        entropies=tuple(draw(st.lists(numbers, min_size=known, max_size=known))),
+        images=tuple(draw(st.lists(images, max_size=2))),
+        seconds=draw(numbers),
+        tool_status=draw(texts),
+    )
+
+
+tasks = st.builds(
+    Task,
+    prompt=texts.filter(bool) | st.lists(messages, min_size=1, max_size=2).map(tuple),
+    answer=plain,
+    id=texts.filter(bool),
+    split=st.sampled_from(["train", "heldout"]),
+    seed=st.integers(0, 2**64 - 1),
+    data=st.dictionaries(texts, plain, max_size=2),
+    tags=st.lists(texts, max_size=2).map(tuple),
+)
+outcomes = (
+    st.builds(Finished, numbers)
+    | st.builds(Truncated, st.sampled_from(["turns", "tokens", "seconds"]), numbers)
+    | st.builds(Failed, st.sampled_from(["env", "tool", "sandbox", "engine", "cancelled"]), texts)
+)
+leaves = st.builds(
+    Leaf,
+    node=st.none() | st.integers(0, 9),
+    outcome=outcomes,
+    sample=st.integers(0, 9),
+    turn_rewards=st.lists(numbers, max_size=2).map(tuple),
+    components=st.dictionaries(texts, numbers, max_size=2),
+    seconds=numbers,
+    tool_calls=st.integers(0, 9),
+)
+ids = st.integers(0, 2**40)
+several = st.lists(nodes(), max_size=3).map(tuple)
+forks = st.builds(
+    Fork,
+    parent=ids,
+    node=ids,
+    shared=ids,
+    strategy=st.sampled_from(["native", "copy", "replay", "none"]),
+    why=st.dictionaries(texts, plain, max_size=2),
+)
+events: list[st.SearchStrategy[Event]] = [
+    st.builds(GroupOpened, group=ids, task=tasks, order=ids, seed=ids, size=ids, step=ids),
+    st.builds(
+        Began,
+        trajectory=ids,
+        group=ids,
+        sample=ids,
+        seed=st.integers(0, 2**64 - 1),
+        attempt=ids,
+        fork=st.none() | forks,
+        nodes=several,
+    ),
+    st.builds(
+        Grown, trajectory=ids, group=ids, nodes=several, at=ids, exchange=st.none() | exchanges
+    ),
+    st.builds(
+        Ended,
+        trajectory=ids,
+        group=ids,
+        nodes=several,
+        leaf=leaves,
+        exchange=st.none() | exchanges,
+    ),
+    st.builds(Abandoned, trajectory=ids, group=ids, reason=texts, turns=ids),
+    st.builds(Completed, group=ids),
+    st.builds(Dropped, group=ids, reason=texts),
+    st.builds(Trained, groups=st.lists(ids, max_size=3).map(tuple), step=ids),
+    st.builds(Checkpointed, step=ids),
+    st.builds(Resumed, position=ids, step=ids, torn_bytes=ids),
+]
+
+
+def there_and_back(event: Event, folder: Path) -> Event:
+    """Return an event that was written and read by two different processes, as it were."""
+    kind, payload = encode(event, Objects(folder))
+    return decode(Record(kind=kind, sequence=0, payload=payload), Objects(folder))
+
+
+def exact(value: Any) -> str:
+    """Return a text that is equal for equal values of equal types."""
+    match value:
+        case dict():
+            return f"dict{[(exact(key), exact(item)) for key, item in value.items()]}"
+        case set() | frozenset():
+            return f"{type(value).__name__}{sorted(map(exact, value))}"
+        case list() | tuple():
+            return f"{type(value).__name__}{[exact(item) for item in value]}"
+        case _ if hasattr(value, "__dataclass_fields__"):
+            inner = [exact(getattr(value, name)) for name in value.__dataclass_fields__]
+            return f"{type(value).__name__}{inner}"
+        case _:
+            return f"{type(value).__name__}:{value!r}"
+
+
+@given(st.data())
+def test_every_event_comes_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "objects"
+    event = data.draw(st.one_of(events))
+    assert exact(there_and_back(event, folder)) == exact(event)
+
+
+def test_there_is_a_strategy_for_every_kind_in_their_fixed_order() -> None:
+    assert len(events) == len(KINDS)
+    assert [kind.__name__ for kind in KINDS] == [
+        *("GroupOpened", "Began", "Grown", "Ended", "Abandoned"),
+        *("Completed", "Dropped", "Trained", "Checkpointed", "Resumed"),
+    ]
+
+
+def test_log_probs_keep_their_bits(tmp_path: Path) -> None:
+    values = (-0.1, -1e-300, -math.inf, -0.0, 5e-324)
+    node = Node(
+        parent=None,
+        source="sampled",
+        token_ids=(1,) * 5,
+        turn=0,
+        logprobs=values,
+        versions=(2,) * 5,
+    )
+    grown = Grown(trajectory=0, group=0, nodes=(node,), at=0, exchange=None)
+    back = there_and_back(grown, tmp_path)
+    assert isinstance(back, Grown)
+    assert [x.hex() for x in back.nodes[0].logprobs] == [x.hex() for x in values]
+
+
+def test_the_bytes_of_an_event_are_fixed(tmp_path: Path) -> None:
+    node = Node(
+        parent=0,
+        source="sampled",
+        token_ids=(258,),
+        turn=1,
+        logprobs=(-0.5,),
+        versions=(3,),
+        entropies=(2.0,),
+        seconds=0.25,
+    )
+    grown = Grown(trajectory=5, group=4, nodes=(node,), at=2, exchange=None)
+    text = (
+        '{"$":"Grown","trajectory":5,"group":4,"nodes":{"$tuple":[{"$node":'
+        '[0,"sampled",1,0.25,"",[],1,1]}]},"at":2,"exchange":null}'
+    )
+    numbers = "02010000 03000000 000000000000e0bf 0000000000000040"
+    want = len(text).to_bytes(4, "little") + text.encode() + bytes.fromhex(numbers)
+    assert encode(grown, Objects(tmp_path)) == (2, want)
+
+
+def test_a_value_that_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
+    task = Task(prompt="q", data={"when": Path("x")})
+    event = GroupOpened(group=0, task=task, order=0, seed=0, size=1, step=0)
+    with pytest.raises(ValueError, match=r"a PosixPath cannot be recorded: .*text, numbers"):
+        encode(event, Objects(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"$":"Popen","args":"rm"}', '{"$":"Completed","group":1,"new":2}', '{"$what":1}']
+)
+def test_another_versions_record_is_refused(tmp_path: Path, text: str) -> None:
+    payload = len(text).to_bytes(4, "little") + text.encode()
+    with pytest.raises(StoreError, match="written by another version"):
+        decode(Record(kind=5, sequence=0, payload=payload), Objects(tmp_path))
+
+
+def test_an_image_is_stored_once_and_checked(tmp_path: Path) -> None:
+    heard: list[Path] = []
+    objects = Objects(tmp_path, written=heard.append)
+    digest = objects.put(b"picture")
+    assert objects.put(b"picture") == Objects(tmp_path).put(b"picture") == digest
+    assert heard.count(objects.file(digest)) == 1
+    objects.file(digest).write_bytes(b"picturE")
+    with pytest.raises(DamagedStore, match=f"{digest} is damaged"):
+        objects.get(digest)
+    objects.file(digest).write_bytes(b"pict")
+    assert Objects(tmp_path).put(b"picture") == digest
+    assert objects.get(digest) == b"picture"
+    objects.file(digest).unlink()
+    with pytest.raises(DamagedStore, match=f"{digest} is missing"):
+        objects.get(digest)
+
+
+def test_half_written_objects_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / ".abcd.17.partial").write_bytes(b"ha")
+    Objects(tmp_path).clean()
+    assert not [*(tmp_path / "ab").iterdir()]

@@ -1,0 +1,185 @@
+"""A real process that records as fast as it can, and a real `kill -9` at random moments.
+
+What it reports over a pipe, it has recorded before: none of that may be missing afterwards, no
+group may be in the weights twice, and every restored trajectory goes on from its last turn.
+"""
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentrl.store.reader import StoreReader
+from agentrl.store.store import Store
+
+KILLS = 36
+
+WRITER = """
+import json, os, random, sys
+from pathlib import Path
+from agentrl.env import Action, Observation
+from agentrl.message import Message
+from agentrl.store.event import Exchange
+from agentrl.store.store import Store, StoreSettings
+from agentrl.task import Task
+from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.atomic import write_json
+
+folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+draw = random.Random(seed)
+durable = ["process", "interval", "power"][seed % 3]
+saved = folder / "checkpoint.json"
+
+def report(*line):
+    os.write(1, (json.dumps(line) + "\\n").encode())
+
+def exchange(n):
+    seen = Observation((Message("user", str(n)),))
+    if n == 0:
+        return Exchange.resetting(seen)
+    return Exchange.stepping(Action(str(n)), (seen, 0.0, False, False, {}))
+
+settings = StoreSettings(durable=durable, segment_bytes=200_000)
+store = Store.open(folder / "store", settings, resume=True)
+checkpoint = json.loads(saved.read_text()) if saved.exists() else {"position": 0, "step": 0, "weights": []}
+step, weights = checkpoint["step"], checkpoint["weights"]
+trees, live, waiting = {}, [], []
+if store.position:
+    state = store.restore(position=checkpoint["position"], step=step)
+    waiting = [group.id for group in state.complete]
+    for group in state.open:
+        trees[group.id] = group.tree
+        live += [[group.id, t.id, t.at, len(t.exchanges)] for t in group.open]
+        for t in group.trajectories:
+            report("restored", t.id, len(t.exchanges), t.state)
+report("ready", store.position)
+
+def trajectories_left(group):
+    return [l for l in live if l[0] == group]
+
+while True:
+    while len(live) < 6:
+        group = store.open_group(Task(prompt="q"), order=0, seed=0, size=2, step=step)
+        trees[group] = Tree(Task(prompt="q"))
+        for sample in range(2):
+            live.append([group, store.begin(group, sample=sample, seed=0), None, 0])
+            report("began", live[-1][1])
+    for group in [g for g in trees if not trajectories_left(g)]:
+        store.group_complete(group)
+        waiting.append(group)
+        del trees[group]
+        report("complete", group)
+    one = draw.choice(live)
+    group, trajectory, at, n = one
+    ids = tuple(range(draw.randrange(1, 400)))
+    source = "prompt" if n == 0 else "sampled"
+    own = dict(logprobs=(-0.5,) * len(ids), versions=(step,) * len(ids)) if n else {}
+    node = trees[group].add(Node(parent=at, source=source, token_ids=ids, turn=n, **own))
+    if n > 2 and draw.random() < 0.3:
+        leaf = Leaf(node=node, outcome=Finished(1.0), sample=0)
+        store.finished(trajectory, trees[group], leaf, exchange(n))
+        live.remove(one)
+    elif n > 1 and draw.random() < 0.1:
+        child = store.fork(trajectory, trees[group], at, sample=9, seed=0, strategy="copy")
+        live.append([group, child, at, n])
+        report("exchanges", child, n)
+        continue
+    else:
+        store.turn(trajectory, trees[group], node, exchange(n))
+        one[2:] = [node, n + 1]
+    report("exchanges", trajectory, n + 1)
+    if len(waiting) >= 2 and draw.random() < 0.3:
+        step += 1
+        weights = weights + waiting
+        store.trained(waiting, step=step)
+        report("trained", step, waiting)
+        waiting = []
+        if draw.random() < 0.5:
+            position = store.checkpoint(step)
+            write_json(saved, {"position": position, "step": step, "weights": weights})
+            report("checkpoint", step)
+"""
+
+
+def reports_until_killed(folder: Path, seed: int) -> tuple[list[list[object]], int]:
+    """Run the writer, kill it at a random moment, and return its reports and the exit status."""
+    draw = random.Random(seed)
+    most = draw.choice([1, 3, draw.randrange(400), 10**9])
+    left_s = draw.uniform(0.0, 0.15)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", WRITER, str(folder), str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as child:
+        try:
+            assert child.stdout is not None
+            data = until_ready(child.stdout.fileno())
+            deadline = time.monotonic() + left_s
+            while time.monotonic() < deadline and data.count(b"\n") < most:
+                if select.select([child.stdout], [], [], 0.005)[0]:
+                    data += os.read(child.stdout.fileno(), 65536)
+        finally:
+            child.send_signal(signal.SIGKILL)
+        data += child.stdout.read()
+    lines = data.split(b"\n")[:-1]
+    return [json.loads(line) for line in lines], child.returncode
+
+
+def until_ready(pipe: int) -> bytes:
+    """Return what the writer says until it has opened the store, or ends."""
+    data = b""
+    while b'"ready"' not in data and (more := os.read(pipe, 65536)):
+        data += more
+    return data
+
+
+def facts(reports: list[list[object]], kind: str) -> Iterator[list[object]]:
+    return (rest for name, *rest in reports if name == kind)
+
+
+def test_nothing_reported_is_lost_and_nothing_trains_twice(tmp_path: Path) -> None:
+    done: dict[object, int] = {}
+    """Exchanges reported, by trajectory."""
+    complete: set[object] = set()
+    torn = 0
+    seeds = random.Random(0).sample(range(10**6), KILLS)
+    for seed in seeds:
+        reports, status = reports_until_killed(tmp_path, seed)
+        assert status == -signal.SIGKILL, f"seed {seed}: the writer ended by itself"
+        for trajectory, count, _ in facts(reports, "restored"):
+            assert isinstance(count, int)
+            assert count >= done.get(trajectory, 0), f"seed {seed}: turns of {trajectory} are lost"
+        for trajectory, count in facts(reports, "exchanges"):
+            assert isinstance(count, int)
+            done[trajectory] = count
+        for (trajectory,) in facts(reports, "began"):
+            done.setdefault(trajectory, 0)
+        complete |= {group for (group,) in facts(reports, "complete")}
+        with Store.open(tmp_path / "store", resume=True) as store:
+            torn += store.torn_bytes > 0
+        check(tmp_path, done, complete)
+    assert sum(done.values()) > 10 * KILLS
+    assert len(complete) > 10
+    print(f"{KILLS} kills, {sum(done.values())} exchanges, {len(complete)} groups, {torn} torn")  # noqa: T201
+
+
+def check(folder: Path, done: dict[object, int], complete: set[object]) -> None:
+    """Compare a store, after a kill, with what its writers had reported."""
+    saved = folder / "checkpoint.json"
+    checkpoint = json.loads(saved.read_text()) if saved.exists() else {"position": 0, "weights": []}
+    weights = checkpoint["weights"]
+    assert len({*weights}) == len(weights), "a group trained twice"
+    with StoreReader(folder / "store") as reader:
+        found = {
+            t.id: len(t.exchanges)
+            for group in reader.groups()
+            for t in reader.group(group).trajectories
+        }
+        assert {t: n for t, n in done.items() if found.get(t, -1) < n} == {}  # pyright: ignore[reportArgumentType, reportCallIssue]
+        known = {*reader.groups("complete", "trained")}
+        assert complete <= known
+        assert {*weights} == {*reader.trained_by(checkpoint["position"])}
