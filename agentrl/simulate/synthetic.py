@@ -12,7 +12,7 @@ TRAJECTORIES = 4000
 
 
 def lognormal(seed: int = 0) -> Trace:
-    """Return single turns of 1,000 tokens in the median, sigma 1: a maths trace with a long tail."""
+    """Return single turns of 1,000 tokens in the median, sigma 1: maths with a long tail."""
     random = Random(seed)
 
     def one() -> TrajectoryCost:

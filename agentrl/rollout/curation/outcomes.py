@@ -96,13 +96,14 @@ def in_order(groups: Iterable[GroupResult]) -> list[GroupResult]:
 
 def group_result(tree: Tree, *, step: int, ordinal: int, asked: int) -> GroupResult:
     """Return a tree's leaves as results."""
-    results = tuple(_result(tree, leaf) for leaf in tree.leaves)
+    results = tuple(result_of(tree, leaf) for leaf in tree.leaves)
     return GroupResult(
         step=step, ordinal=ordinal, task_id=tree.task.id, asked=asked, results=results
     )
 
 
-def _result(tree: Tree, leaf: Leaf) -> Result:
+def result_of(tree: Tree, leaf: Leaf) -> Result:
+    """Return one trajectory's end as a result; the leaf need not be on the tree yet."""
     path = () if leaf.node is None else tree.path(leaf.node)
     sampled = [node for node in path if node.source == "sampled"]
     return Result(

@@ -232,7 +232,15 @@ class Gate:
         waits: list[asyncio.Task[Any]] = [*tasks, *self._ending]
         if self._watchdog is not None:
             waits.append(self._watchdog)
-        await asyncio.gather(*waits, return_exceptions=True)
+        if waits:
+            _, left = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
+            if left:
+                self._on_stuck(
+                    "closing left behind what swallows cancellation: "
+                    + name_all(self.activities(), now_s=self._now())
+                )
+        for task in waits:
+            self._forget(task)
         self._running.clear()
 
     async def __aenter__(self) -> "Gate":
@@ -444,7 +452,7 @@ class Gate:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._ending.discard(task)
         # Nobody needs what it was, and an error nobody asks for would be printed.
-        _ = task.cancelled() or task.exception()
+        _ = not task.done() or task.cancelled() or task.exception()
 
     def _cancel(self, run: _Running) -> None:
         run.told_s = self._now()

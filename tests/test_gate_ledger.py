@@ -1,0 +1,235 @@
+"""The ledger under random orders of events.
+
+Mutants seen caught: listed in tests/test_gate.py.
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.rollout.gate.ledger import Group, Ledger, Member, too_old
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.scheduler import Chains, Rooted, Topology
+from agentrl.trajectory import Failed, Finished, Leaf
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> GatePolicy:
+    size = draw(st.integers(1, 4))
+    return GatePolicy(
+        mode=draw(st.sampled_from(("sync", "partial", "async"))),
+        groups_per_step=draw(st.integers(1, 4)),
+        group_size=size,
+        concurrency=draw(st.integers(1, 12)),
+        over_provision=draw(st.sampled_from((1.0, 1.5, 3.0))),
+        max_staleness=draw(st.integers(0, 3)),
+        max_start_lag=draw(st.none() | st.integers(0, 3)),
+        max_age=draw(st.none() | st.integers(0, 3)),
+        when_old=draw(st.sampled_from(("mask", "restart"))),
+        max_restarts=draw(st.integers(0, 2)),
+        retries=draw(st.integers(0, 2)),
+        min_valid=draw(st.integers(0, size)),
+        requeues=draw(st.integers(0, 1)),
+    )
+
+
+class Driver:
+    """Plays a runner without coroutines: ends, restarts and stops are events of its own."""
+
+    def __init__(self, policy: GatePolicy, topology: Topology, random: Random) -> None:
+        self.ledger = Ledger(policy, topology=topology)
+        self.policy = policy
+        self.random = random
+        self.live: list[Member] = []
+        self.version = 0
+        self.requeued: list[int] = []
+        self.taken: list[Group] = []
+        self.opened = self.dropped = 0
+        self.ledger.wait_for_batch()
+        self.pump()
+
+    def pump(self) -> None:
+        while count := self.ledger.groups_to_open():
+            again = [self.requeued.pop() for _ in range(min(count, len(self.requeued)))]
+            self.opened += count - len(again)
+            self.ledger.open_groups([*again, *[0] * (count - len(again))])
+        while (member := self.ledger.start_next()) is not None:
+            self.live.append(member)
+        self.check()
+
+    def check(self) -> None:
+        state = self.ledger.state
+        phases = Counter(m.phase for group in self.ledger.groups for m in group.members)
+        assert state.live == phases["live"] + phases["parked"] == len(self.live)
+        assert state.queued == phases["queued"]
+        assert state.ready == sum(group.is_ready for group in self.ledger.groups)
+        assert state.open == sum(not group.is_ready for group in self.ledger.groups)
+        for group in self.ledger.groups:
+            own = Counter(m.phase for m in group.members)
+            assert group.state.live == own["queued"] + own["live"] + own["parked"]
+            assert group.state.started == len(group.members)
+            kinds = Counter(
+                isinstance(m.leaf.outcome, Failed) for m in group.members if m.leaf is not None
+            )
+            assert (group.state.valid, group.state.failed) == (kinds[False], kinds[True])
+        if self.policy.mode != "async":
+            assert state.live <= self.policy.concurrency
+
+    def end(self, member: Member, *, fails: bool) -> None:
+        outcome = Failed("env", "x") if fails else Finished(1.0)
+        self.settle(member, Leaf(node=None, outcome=outcome, sample=member.sample))
+
+    def settle(self, member: Member, leaf: Leaf) -> None:
+        self.live.remove(member)
+        end = self.ledger.ended(member, leaf)
+        for other in end.surplus:
+            self.live.remove(other)
+        group = self.ledger.group(member.group)
+        if not end.again and end.group != "open":
+            assert group is not None
+            if end.group == "ready":
+                self.ledger.accept(group)
+            elif self.ledger.drop(group, requeue=True):
+                self.requeued.append(group.requeues + 1)
+            else:
+                self.dropped += 1
+        self.pump()
+
+    def batch(self) -> bool:
+        if not self.ledger.batch_is_ready():
+            return False
+        for group in self.ledger.take():
+            self.check_taken(group)
+            self.taken.append(group)
+        self.publish()
+        self.ledger.wait_for_batch()
+        self.pump()
+        return True
+
+    def check_taken(self, group: Group) -> None:
+        leaves = group.leaves
+        samples = [leaf.sample for leaf in leaves]
+        assert len(samples) == len({*samples})
+        assert len(leaves) == self.policy.group_size
+        assert group.state.valid >= self.policy.min_valid
+        for member in group.members:
+            if member.leaf is not None and isinstance(member.leaf.outcome, Finished):
+                born, oldest = member.born, member.oldest
+                assert not self.policy.is_too_old(self.version, born=born, oldest=oldest)
+
+    def publish(self) -> None:
+        self.version += 1
+        before = self.ledger.dropped
+        for member in self.ledger.publish(self.version):
+            if self.ledger.restart(member):
+                self.live.remove(member)
+            else:
+                self.settle(member, Leaf(node=None, outcome=too_old(member), sample=member.sample))
+        del before
+
+    def random_event(self) -> None:
+        if not self.live or self.random.random() < 0.2:
+            self.batch()
+            return
+        member = self.random.choice(self.live)
+        if self.random.random() < 0.3:
+            self.ledger.sampled(member, self.random.randint(member.born, self.version))
+        else:
+            self.end(member, fails=self.random.random() < 0.3)
+
+
+@given(policies(), st.integers(0, 2**32), st.sampled_from(("chains", "spare", "rooted")))
+def test_any_order_of_events_keeps_the_books(policy: GatePolicy, seed: int, kind: str) -> None:
+    topologies: dict[str, Topology] = {
+        "chains": Chains(),
+        "spare": Chains(redundancy=2),
+        "rooted": Rooted(roots=2),
+    }
+    driver = Driver(policy, topologies[kind], Random(seed))
+    for _ in range(60):
+        driver.random_event()
+    assert driver.opened - driver.dropped >= len(driver.taken)
+
+
+@given(policies(), st.integers(0, 2**32))
+def test_nothing_starves(policy: GatePolicy, seed: int) -> None:
+    """From any point on, when trajectories end, every group that was open is soon trained."""
+    driver = Driver(policy, Chains(), Random(seed))
+    for _ in range(30):
+        driver.random_event()
+    old = {group.state.number for group in driver.ledger.groups}
+    seen = len(driver.taken)
+    rounds = 0
+    while old & {group.state.number for group in driver.ledger.groups}:
+        rounds += 1
+        assert rounds < 2 * len(old) + 10
+        while not driver.batch():
+            assert driver.live, "nothing runs and no batch comes"
+            driver.end(driver.live[0], fails=False)
+    assert len(driver.taken) > seen
+
+
+def test_the_oldest_groups_are_taken_first_and_surplus_waits() -> None:
+    policy = GatePolicy(
+        mode="partial", groups_per_step=2, group_size=1, over_provision=2, concurrency=9
+    )
+    driver = Driver(policy, Chains(), Random(0))
+    for number in (3, 0, 2):
+        driver.end(next(m for m in driver.live if m.group == number), fails=False)
+    assert [group.state.number for group in driver.ledger.take()] == [0, 2]
+    assert driver.ledger.state.ready == 1
+
+
+def test_an_all_fault_group_is_tried_again_and_then_dropped() -> None:
+    policy = GatePolicy(groups_per_step=1, group_size=2, min_valid=1, retries=0, requeues=1)
+    driver = Driver(policy, Chains(), Random(0))
+    for _ in range(2):
+        driver.end(driver.live[0], fails=True)
+    assert (driver.ledger.requeued, driver.ledger.dropped, driver.opened) == (1, 0, 1)
+    for _ in range(2):
+        driver.end(driver.live[0], fails=True)
+    assert (driver.ledger.requeued, driver.ledger.dropped, driver.opened) == (1, 1, 2)
+
+
+def test_what_is_too_old_begins_again_until_it_has_had_its_chances() -> None:
+    policy = GatePolicy(
+        mode="partial", groups_per_step=1, group_size=1, over_provision=2, max_start_lag=0,
+        max_restarts=1,
+    )  # fmt: skip
+    driver = Driver(policy, Chains(), Random(0))
+    slow = next(m for m in driver.live if m.group == 1)
+    driver.end(next(m for m in driver.live if m.group == 0), fails=False)
+    assert driver.batch()
+    assert (slow.phase, slow.restarts, slow.born) == ("live", 1, 1)
+    driver.end(next(m for m in driver.live if m is not slow), fails=False)
+    assert driver.batch()
+    assert isinstance(slow.leaf, Leaf)
+    assert isinstance(slow.leaf.outcome, Failed)
+    assert "after 1 restarts; raise rollout.max_start_lag" in slow.leaf.outcome.error
+
+
+def test_a_branch_has_its_parents_age_and_counts_in_its_group() -> None:
+    policy = GatePolicy(
+        mode="async", groups_per_step=1, group_size=3, max_start_lag=1, max_staleness=9
+    )
+    driver = Driver(policy, Rooted(roots=1), Random(0))
+    root = driver.live[0]
+    driver.publish()
+    branch = driver.ledger.fork(root)
+    driver.live.append(branch)
+    driver.check()
+    assert (branch.group, branch.sample, branch.born) == (root.group, 1, 0)
+    assert {root, branch} <= {*driver.ledger.publish(2)}
+
+
+@pytest.mark.parametrize("mode", ["sync", "partial", "async"])
+def test_with_one_place_everything_runs_one_after_the_other(mode: str) -> None:
+    policy = GatePolicy(mode=mode, groups_per_step=2, group_size=2, concurrency=1)  # pyright: ignore
+    driver = Driver(policy, Chains(), Random(0))
+    for _ in range(4):
+        assert len(driver.live) == 1
+        driver.end(driver.live[0], fails=False)
+    assert driver.batch()

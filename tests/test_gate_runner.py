@@ -1,0 +1,570 @@
+"""The gate at work, in virtual time: the real runner, episodes and trees.
+
+Mutants seen caught: listed in tests/test_gate.py.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.env import Action, Step
+from agentrl.errors import ConfigError
+from agentrl.policy import Sampling
+from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.gate.alarm import Alarms, RateAlarm
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.routing import Router, Weighing
+from agentrl.rollout.gate.runner import Gate, GateDeadlines, Stalled
+from agentrl.rollout.gate.segments import SegmentBudget
+from agentrl.rollout.pool import Rollouts
+from agentrl.scheduler import Hooks
+from agentrl.simulate.clock import NothingLeftToHappen, run_virtual
+from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
+from agentrl.simulate.study import LIMITS, Setting, study
+from agentrl.simulate.synthetic import agentic
+from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
+from agentrl.simulate.world import FillerChat, SimulatedEnv, World
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Tree, Truncated
+
+R = TypeVar("R")
+
+SPEED = EngineSpeed(slots=64, step_s=1.0, slot_s=0.0, pause_s=0.0, load_s=0.0)
+"""A token takes a second, whoever else is there."""
+QUICK = EngineSpeed(
+    slots=64, step_s=1.0, slot_s=0.0, pause_s=0.0, load_s=0.0, prefill_tokens_per_step=10**9
+)
+
+
+def turns(*tokens: int, step_s: float = 0.0) -> TrajectoryCost:
+    return TrajectoryCost(
+        prompt_tokens=1,
+        turns=tuple(TurnCost(tokens=n, step_s=step_s, reply_tokens=1) for n in tokens),
+    )
+
+
+@dataclass
+class Rig:
+    """A gate over a simulated world in which trajectory number i of the run costs `costs[i]`."""
+
+    costs: Sequence[TrajectoryCost]
+    policy: GatePolicy
+    made: list[SimulatedEnv] = field(default_factory=list[SimulatedEnv])
+    closed: int = 0
+    env: Callable[[World], SimulatedEnv] | None = None
+    failure_rate: float = 0.0
+    limits: EpisodeLimits = LIMITS
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        trace = Trace(name="rig", trajectories=tuple(self.costs))
+        self.world = World(trace, failure_rate=self.failure_rate, hang_fraction=0.0)
+        self.engine = SimulatedEngine(QUICK, tokens_left=self.world.tokens_left)
+        self.tasks = iter(self.world.tasks())
+
+    def make_env(self) -> SimulatedEnv:
+        env = self.env(self.world) if self.env else self.world.make_env()
+        close = env.close
+
+        async def counted() -> None:
+            self.closed += 1
+            await close()
+
+        env.close = counted
+        self.made.append(env)
+        return env
+
+    def gate(self) -> Gate:
+        rollouts = Rollouts(
+            make_env=self.make_env,
+            engine=self.engine,
+            chat=FillerChat(self.world),
+            limits=self.limits,
+            concurrency=self.policy.concurrency,
+            retries=self.policy.retries,
+            stall_s=self.options.pop("stall_s", 1e6),
+        )
+        return rollouts.gate(
+            self.policy,
+            lambda count: [next(self.tasks) for _ in range(count)],
+            sampling=Sampling(),
+            seed=lambda number, task, sample: number * self.policy.group_size + sample,
+            **self.options,
+        )
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def nothing_is_left() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def run(main: Coroutine[Any, Any, R]) -> R:
+    async def to_the_end() -> R:
+        result = await main
+        await nothing_is_left()
+        return result
+
+    return run_virtual(to_the_end())
+
+
+PARTIAL = GatePolicy(mode="partial", groups_per_step=2, group_size=1, over_provision=2.0)
+
+
+def test_partial_is_aprils() -> None:
+    """Lengths 1, 1, 1, 9: two are taken, the third was as fast and is kept, the last goes on."""
+
+    async def main() -> None:
+        rig = Rig([turns(1), turns(1), turns(1), turns(9), turns(20), turns(20)], PARTIAL)
+        async with rig.gate() as gate:
+            first = await gate.batch()
+            assert [group.state.number for group in first.groups] == [0, 1]
+            assert gate.figures()["gate/ready_groups"] == 1
+            assert rig.engine.version == 0
+            await asyncio.sleep(100)
+            await gate.load(None, 1)
+            second = await gate.batch()
+            assert [group.state.number for group in second.groups] == [2, 3]
+            (long,) = second.trees[1].trajectories()
+            sampled = [v for v in long.versions if v >= 0]
+            assert len(sampled) == 9
+            assert sampled[0] == 0
+            assert sampled[-1] == 1
+            assert now() == pytest.approx(100 + 9)
+            assert len(rig.made) == 6
+        assert rig.closed == 6
+
+    run(main())
+
+
+def test_an_interrupted_turn_carries_the_version_of_each_token() -> None:
+    async def main() -> None:
+        rig = Rig([turns(3), turns(5)], GatePolicy(mode="async", groups_per_step=1, group_size=1))
+        async with rig.gate() as gate:
+            first = await gate.batch()
+            assert first.groups[0].state.number == 0
+            await gate.load(None, 1)
+            second = await gate.batch()
+            (trajectory,) = second.trees[0].trajectories()
+            assert [v for v in trajectory.versions if v >= 0] == [0, 0, 0, 1, 1]
+            assert len(trajectory.token_ids) == 1 + 5
+            assert second.version == 1
+            assert second.ages() == {0: 2, 1: 3}
+
+    run(main())
+
+
+def test_time_at_the_gate_counts_for_no_deadline() -> None:
+    """The long turn takes 9 s of a deadline of 10 and is parked for 1000 in the middle of it."""
+
+    async def main() -> None:
+        limits = EpisodeLimits(turn_s=10, episode_s=20, context_tokens=99, reset_s=5, step_s=5)
+        rig = Rig([turns(1), turns(1), turns(1), turns(9), turns(1)], PARTIAL, limits=limits)
+        async with rig.gate() as gate:
+            await gate.batch()
+            await asyncio.sleep(1000)
+            second = await gate.batch()
+            outcomes = [leaf.outcome for tree in second.trees for leaf in tree.leaves]
+            assert outcomes == [Finished(1.0)] * 2
+
+    run(main())
+
+
+def test_a_turn_beyond_its_deadline_fails_however_often_it_was_parked() -> None:
+    async def main() -> None:
+        limits = EpisodeLimits(turn_s=6, context_tokens=99)
+        policy = GatePolicy(mode="async", groups_per_step=1, group_size=1, retries=0)
+        rig = Rig([turns(9)], policy, limits=limits)
+        async with rig.gate() as gate:
+            batch = asyncio.create_task(gate.batch())
+            for version in (1, 2):
+                await asyncio.sleep(2.5)
+                await gate.load(None, version)
+            (leaf,) = (await batch).trees[0].leaves
+            assert isinstance(leaf.outcome, Failed)
+            assert "missed its deadline" in leaf.outcome.error
+            assert now() == pytest.approx(6)
+
+    run(main())
+
+
+def test_a_parked_trajectory_keeps_its_environment_and_steps_go_on_meanwhile() -> None:
+    async def main() -> None:
+        slow = TrajectoryCost(
+            prompt_tokens=1,
+            turns=(TurnCost(tokens=1, step_s=5.0), TurnCost(tokens=2, step_s=0.0)),
+        )
+        rig = Rig([turns(2), slow], GatePolicy(
+            mode="partial", groups_per_step=1, group_size=1, over_provision=2.0
+        ))  # fmt: skip
+        async with rig.gate() as gate:
+            await gate.batch()
+            await asyncio.sleep(100)
+            assert [a.phase for a in gate.activities()] == ["gate"]
+            assert (rig.closed, len(rig.made)) == (1, 2)
+            began = now()
+            second = await gate.batch()
+            assert second.groups[0].state.number == 1
+            assert now() - began == pytest.approx(2)
+
+    run(main())
+
+
+def test_redundancy_takes_the_first_and_ends_the_rest() -> None:
+    """Size 4, redundancy 2, durations 1, 2, 3, 4, 50, 60: complete at 4 with the first four."""
+
+    async def main() -> None:
+        from agentrl.scheduler import Chains
+
+        rig = Rig(
+            [turns(n) for n in (1, 2, 3, 4, 50, 60)],
+            GatePolicy(groups_per_step=1, group_size=4),
+            options={"topology": Chains(redundancy=2)},
+        )
+        # Seeds number the samples, and a group has six of them here.
+        async with rig.gate() as gate:
+            batch = await gate.batch()
+            assert now() == pytest.approx(4)
+            assert [leaf.sample for leaf in batch.trees[0].leaves] == [0, 1, 2, 3]
+            await asyncio.sleep(0.1)
+            assert rig.closed == 6
+            figures = gate.figures()
+            assert figures["redundancy/kept_tokens_mean"] == 2.5
+            assert figures["redundancy/aborted_fraction"] == pytest.approx(1 / 3)
+
+    run(main())
+
+
+class BreaksOnce(SimulatedEnv):
+    broke = False
+
+    async def step(self, action: Action) -> Step:
+        if not type(self).broke:
+            type(self).broke = True
+            raise RuntimeError("once")
+        return await super().step(action)
+
+
+def test_one_failed_trajectory_is_refilled_alone() -> None:
+    async def main() -> None:
+        BreaksOnce.broke = False
+        rig = Rig(
+            [turns(2)] * 4,
+            GatePolicy(groups_per_step=1, group_size=4),
+            env=lambda world: BreaksOnce(world, breaks_at=None, hangs=False),
+        )
+        async with rig.gate() as gate:
+            batch = await gate.batch()
+            assert [leaf.outcome for leaf in batch.trees[0].leaves] == [Finished(1.0)] * 4
+            assert len(rig.made) == 5
+            assert gate.figures()["gate/retried"] == 1
+            assert now() == pytest.approx(4)
+
+    run(main())
+
+
+def test_failures_for_good_are_leaves_without_reward_and_rates_stop_the_run() -> None:
+    async def main() -> None:
+        policy = GatePolicy(groups_per_step=4, group_size=4, retries=0)
+        rig = Rig([turns(2)] * 16, policy, failure_rate=1.0)
+        async with rig.gate() as gate:
+            batch = await gate.batch()
+            leaves = [leaf for tree in batch.trees for leaf in tree.leaves]
+            assert len(leaves) == 16
+            assert all(isinstance(leaf.outcome, Failed) for leaf in leaves)
+        alarms = Alarms(window=20, min_count=10, thresholds={"env": 0.5})
+        rig = Rig([turns(2)] * 16, policy, failure_rate=1.0, options={"alarms": alarms})
+        async with rig.gate() as gate:
+            with pytest.raises(RateAlarm, match=r"rollout\.alarms\.env tolerates 50\.0%"):
+                await gate.batch()
+        assert rig.closed == len(rig.made) == 16
+
+    run(main())
+
+
+class Sticks(SimulatedEnv):
+    """Its step takes for ever, and swallows a number of cancellations."""
+
+    swallows = 1
+
+    async def step(self, action: Action) -> Step:
+        for _ in range(self.swallows):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1e9)
+        await asyncio.sleep(1e9)
+        raise AssertionError
+
+
+class SticksTwice(Sticks):
+    swallows = 2
+
+
+def stuck_rig(kind: type[Sticks], **deadlines: float) -> tuple[Rig, list[str]]:
+    said: list[str] = []
+    rig = Rig(
+        [turns(1)],
+        GatePolicy(groups_per_step=1, group_size=1, retries=0),
+        env=lambda world: kind(world, breaks_at=None, hangs=False),
+        limits=EpisodeLimits(context_tokens=99, step_s=50),
+        options={"on_stuck": said.append, **deadlines},
+    )
+    return rig, said
+
+
+def test_the_watchdog_names_a_step_that_swallows_its_deadline() -> None:
+    async def main() -> None:
+        rig, said = stuck_rig(Sticks)
+        async with rig.gate() as gate:
+            (leaf,) = (await gate.batch()).trees[0].leaves
+            assert said == ["trajectory 0 of group 0 (task task-0): step for 89 s"]
+            assert leaf.outcome == Failed("env", f"stuck: {said[0]}")
+        rig, said = stuck_rig(SticksTwice)
+        async with rig.gate() as gate:
+            with pytest.raises(Stalled, match=r"step for .* it does not end although"):
+                await gate.batch()
+            assert len(said) == 1
+
+    run(main())
+
+
+def test_a_run_in_which_nothing_moves_stops_and_says_what_it_waits_for() -> None:
+    async def main() -> None:
+        rig, _ = stuck_rig(Sticks, stall_s=20)
+        async with rig.gate() as gate:
+            with pytest.raises(Stalled, match=r"nothing has moved for \d+ s.*task-0\): step for"):
+                await gate.batch()
+
+    run(main())
+
+
+def test_an_engine_that_does_not_let_go_is_named() -> None:
+    class Holds(SimulatedEngine):
+        async def pause(self) -> None:
+            await asyncio.sleep(1e6)
+
+    async def main() -> None:
+        rig = Rig([turns(1), turns(99)], PARTIAL)
+        rig.engine = Holds(QUICK, tokens_left=rig.world.tokens_left)
+        rig.policy = GatePolicy(mode="partial", groups_per_step=1, group_size=1, over_provision=2.0)
+        async with rig.gate() as gate:
+            with pytest.raises(Stalled, match="closing the gate on 1 requests took longer than 60"):
+                await gate.batch()
+
+    run(main())
+
+
+def test_a_wrong_configuration_stops_the_run() -> None:
+    class Wrong(SimulatedEnv):
+        async def step(self, action: Action) -> Step:
+            raise ConfigError("wrong")
+
+    async def main() -> None:
+        rig = Rig(
+            [turns(1)] * 8,
+            GatePolicy(groups_per_step=4, group_size=2),
+            env=lambda world: Wrong(world, breaks_at=None, hangs=False),
+        )
+        async with rig.gate() as gate:
+            with pytest.raises(ConfigError, match="wrong"):
+                await gate.batch()
+
+    run(main())
+
+
+def test_segments_bound_what_a_trajectory_gets_per_version() -> None:
+    async def main() -> None:
+        policy = GatePolicy(
+            mode="partial",
+            groups_per_step=2,
+            group_size=1,
+            segment=SegmentBudget(tokens=4, turns=9, segments=3),
+        )
+        rig = Rig([turns(2), turns(10), turns(1), turns(30)], policy)
+        seen: dict[str, tuple[int, Tree]] = {}
+        async with rig.gate() as gate:
+            for step in range(6):
+                for tree in (await gate.batch()).trees:
+                    seen.setdefault(tree.task.id, (step, tree))
+                if step == 0:
+                    assert now() == pytest.approx(4)
+                await gate.load(None, step + 1)
+        assert [seen[f"task-{i}"][0] for i in range(3)] == [0, 2, 1]
+        ten, thirty = seen["task-1"][1], seen["task-3"][1]
+        assert sampled(ten) == [0] * 4 + [1] * 4 + [2] * 2
+        assert isinstance(ten.leaves[0].outcome, Finished)
+        assert len(sampled(thirty)) == 12
+        assert isinstance(thirty.leaves[0].outcome, Truncated)
+
+    run(main())
+
+
+def sampled(tree: Tree) -> list[int]:
+    (trajectory,) = tree.trajectories()
+    return [version for version in trajectory.versions if version >= 0]
+
+
+def test_hooks_hear_of_turns_ends_and_groups_and_may_drop_them() -> None:
+    heard: list[str] = []
+
+    async def main() -> None:
+        hooks = Hooks(
+            on_turn=lambda attempt, tree: heard.append(f"turn of {attempt.group}"),
+            on_finished=lambda attempt, tree, leaf: heard.append(f"end of {attempt.group}"),
+            on_group=lambda group, leaves: group.number != 0,
+        )
+        rig = Rig(
+            [turns(1, 1), turns(5)],
+            GatePolicy(groups_per_step=1, group_size=1),
+            options={"hooks": hooks},
+        )
+        async with rig.gate() as gate:
+            batch = await gate.batch()
+            assert [group.state.number for group in batch.groups] == [1]
+            assert gate.figures()["gate/dropped_groups"] == 1
+
+    run(main())
+    assert heard == ["turn of 0", "end of 0", "end of 1"]
+
+
+def test_several_engines_share_the_load_and_keep_their_trajectories() -> None:
+    async def main() -> None:
+        rig = Rig([turns(2, 2, 2)] * 8, GatePolicy(groups_per_step=8, group_size=1))
+        engines = [SimulatedEngine(QUICK, tokens_left=rig.world.tokens_left) for _ in range(2)]
+        router = Router(engines, weighing=Weighing(base_tokens=1))
+        homes: dict[str, set[int]] = {}
+        for index, engine in enumerate(engines):
+            asked = engine.generate
+
+            async def noted(request: Any, asked: Any = asked, index: int = index) -> Any:
+                homes.setdefault(request.id.rsplit("/", 2)[0], set()).add(index)
+                return await asked(request)
+
+            engine.generate = noted
+        rig.engine = router  # pyright: ignore[reportAttributeAccessIssue]
+        async with rig.gate() as gate:
+            batch = await gate.batch()
+            await gate.load(None, 1)
+        assert len(batch.trees) == 8
+        assert router.loads == (0, 0)
+        assert sum(len(own) == 1 for own in homes.values()) >= 6
+        assert 3 <= sum(0 in own for own in homes.values()) <= 5
+        assert router.version == 1
+        await router.close()
+
+    run(main())
+
+
+def test_closing_in_the_middle_closes_every_environment() -> None:
+    async def main() -> None:
+        rig = Rig([turns(50)] * 8, GatePolicy(groups_per_step=4, group_size=2))
+        async with rig.gate() as gate:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(5):
+                    await gate.batch()
+            assert len(gate.unfinished()) == 4
+        assert rig.closed == len(rig.made) == 8
+
+    run(main())
+
+
+def test_virtual_time_tells_a_deadlock() -> None:
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(NothingLeftToHappen):
+        run_virtual(waits())
+
+
+def mixed(seed: int) -> list[TrajectoryCost]:
+    random = Random(seed)
+    return [
+        turns(
+            *(random.choice((1, 3, 30)) for _ in range(random.randint(1, 4))),
+            step_s=random.choice((0.0, 0.5, 20.0)),
+        )
+        for _ in range(40)
+    ]
+
+
+@settings(max_examples=40)
+@given(
+    mode=st.sampled_from(("sync", "partial", "async")),
+    groups=st.integers(1, 4),
+    size=st.integers(1, 4),
+    concurrency=st.integers(1, 24),
+    lag=st.none() | st.integers(0, 2),
+    age=st.none() | st.integers(0, 2),
+    failure_rate=st.sampled_from((0.0, 0.2)),
+    seed=st.integers(0, 1000),
+)
+def test_a_whole_run_keeps_its_promises(
+    mode: Any,
+    groups: int,
+    size: int,
+    concurrency: int,
+    lag: int | None,
+    age: int | None,
+    failure_rate: float,
+    seed: int,
+) -> None:
+    policy = GatePolicy(
+        mode=mode,
+        groups_per_step=groups,
+        group_size=size,
+        concurrency=concurrency,
+        over_provision=2.0,
+        max_start_lag=lag,
+        max_age=age,
+        when_old="restart",
+        max_restarts=1,
+    )
+
+    async def main() -> list[tuple[float, tuple[int, ...]]]:
+        rig = Rig(mixed(seed), policy, failure_rate=failure_rate)
+        trained: list[tuple[float, tuple[int, ...]]] = []
+        tasks: set[str] = set()
+        async with rig.gate() as gate:
+            for step in range(4):
+                batch = await gate.batch()
+                assert len(batch.trees) == groups
+                for tree in batch.trees:
+                    assert tree.task.id not in tasks
+                    tasks.add(tree.task.id)
+                    assert [leaf.sample for leaf in tree.leaves] == list(range(size))
+                    for trajectory in tree.trajectories():
+                        check_ages(batch.trainable(trajectory), trajectory.versions, step)
+                        trained.append((now(), trajectory.versions))
+                await asyncio.sleep(7)
+                await gate.load(None, step + 1)
+        assert rig.closed == len(rig.made)
+        return trained
+
+    def check_ages(mask: tuple[bool, ...], versions: tuple[int, ...], step: int) -> None:
+        for trains, version in zip(mask, versions, strict=True):
+            assert not trains or version >= 0
+            assert not trains or age is None or step - version <= age
+
+    assert run(main()) == run(main())
+
+
+def test_the_same_study_twice_is_the_same() -> None:
+    policy = GatePolicy(mode="async", groups_per_step=4, group_size=4, concurrency=32)
+    setting = Setting(trace=agentic(), policy=policy, steps=4, warm_steps=1, failure_rate=0.05)
+    assert study(setting) == study(setting)
+
+
+def test_deadlines_have_defaults_for_all_that_waits() -> None:
+    deadlines = GateDeadlines()
+    assert min(deadlines.turn_s, deadlines.load_s, deadlines.stall_s, deadlines.fork_s) > 0
+    assert Task(prompt="x").id
