@@ -20,9 +20,9 @@ from agentrl.rollout.curation.cdas import Cdas
 from agentrl.rollout.curation.collection import Collection, Judged, ended, started
 from agentrl.rollout.curation.curated_step import Ask, Curated, CuratedStep, Curator
 from agentrl.rollout.curation.curator import CurationState
-from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn
+from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn, verdict
 from agentrl.rollout.curation.graft import AGE
-from agentrl.rollout.curation.outcomes import GroupResult, Result
+from agentrl.rollout.curation.outcomes import GroupResult, Result, result_of
 from agentrl.rollout.curation.rules import Curation
 from agentrl.rollout.curation.sampling import Uniform
 from agentrl.rollout.curation.saved import decode, encode
@@ -30,8 +30,10 @@ from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.rollout.curation.vade import Vade
 from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.pool import Rollouts
 from agentrl.sampler import TaskSampler
+from agentrl.scheduler import Attempt, GroupState, Hooks
 from agentrl.seeds import derive
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, reward_of
@@ -595,18 +597,26 @@ async def rolled(step: CuratedStep, rollouts: Rollouts, *, seed: int) -> list[As
     return played
 
 
-async def test_dynamic_sampling_over_the_pool_of_rollouts() -> None:
-    env: Env = Graded()
-    rollouts = Rollouts(
+def scripted() -> Rollouts:
+    return Rollouts(
         make_env=Graded,
         engine=ScriptedEngine(reply),
         chat=LetterChat(),
         limits=EpisodeLimits(context_tokens=64),
         retries=0,
     )
+
+
+def graded_tasks() -> TaskSampler:
+    env: Env = Graded()
+    return TaskSampler(env, seed=0, limit=20)
+
+
+async def test_dynamic_sampling_over_the_pool_of_rollouts() -> None:
+    rollouts = scripted()
     who = Curator(
         Curation(filter=DynamicSampling(), allocation=Dart(length_slack=None)),
-        TaskSampler(env, seed=0, limit=20),
+        graded_tasks(),
         seed=0,
         group_size=4,
         max_turns=8,
@@ -626,3 +636,50 @@ async def test_dynamic_sampling_over_the_pool_of_rollouts() -> None:
         assert figures["curation/tokens_wasted"] == 3 * (4 * 4 + 4 * 3) + 3 * 4
     assert who.state.position == 18
     assert who.state.records["t2"].recent == (1.0, 0.0, 1.0)
+
+
+async def test_a_training_loop_needs_one_call_of_the_pool_per_round() -> None:
+    rules = Curation(filter=DynamicSampling())
+    who = Curator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
+    step, rounds = who.step(3, version=0), 0
+    while asks := step.asks():
+        tasks = [ask.task for ask in asks]
+        trees = await scripted().collect(tasks, group_size=4, seed=rounds, sampling=Sampling())
+        for ask, tree in zip(asks, trees, strict=True):
+            step.ended(ask, tree)
+        rounds += 1
+    assert ids(step.finish()) == ["t2", "t5", "t8"]
+    assert rounds == 5
+
+
+async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
+    trees: dict[int, Tree] = {}
+    verdicts: dict[str, str] = {}
+
+    def on_finished(attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
+        trees[attempt.group] = tree
+
+    def on_group(state: GroupState, leaves: Sequence[Leaf]) -> bool:
+        tree = trees[state.number]
+        group = GroupResult(
+            step=0,
+            ordinal=state.number,
+            task_id=tree.task.id,
+            asked=state.target,
+            results=tuple(result_of(tree, leaf) for leaf in leaves),
+        )
+        verdicts[tree.task.id] = verdict(group, DynamicSampling())
+        return verdicts[tree.task.id] == "kept"
+
+    gate = scripted().gate(
+        GatePolicy(mode="sync", groups_per_step=3, group_size=4, retries=0),
+        graded_tasks().take,
+        sampling=Sampling(),
+        seed=lambda number, task, sample: derive(number, task.id, sample),
+        hooks=Hooks(on_finished=on_finished, on_group=on_group),
+    )
+    async with gate:
+        batch = await gate.batch()
+    assert {tree.task.id for tree in batch.trees} == {"t2", "t5", "t8"}
+    names = ("all_wrong", "all_right", "kept")
+    assert verdicts == {f"t{i}": names[i % 3] for i in range(9)}
