@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
 from statistics import fmean
@@ -182,7 +182,7 @@ class Cost:
         )
 
 
-async def play(topology: AnyTopology, seed: int) -> Cost:
+async def play(topology: AnyTopology, seed: int) -> tuple[Cost, Grown]:
     """Grow the tree of one task, four trajectories at a time."""
     meter, free = Meter(), asyncio.Semaphore(4)
 
@@ -199,19 +199,28 @@ async def play(topology: AnyTopology, seed: int) -> Cost:
     )
     start_s = time.perf_counter()
     grown = await grower.grow(task, seed=seed, sampling=Sampling(), slot=lambda: free)
-    return Cost.of(grown, meter, time.perf_counter() - start_s)
+    return Cost.of(grown, meter, time.perf_counter() - start_s), grown
 
 
 async def compare(tasks: int) -> dict[str, list[Cost]]:
     """Grow the tree of every task under every topology, in one pool of sandboxes."""
     costs: dict[str, list[Cost]] = {name: [] for name in TOPOLOGIES}
-    order = Random(0)
+    topologies, order = dict(TOPOLOGIES), Random(0)
     async with run_scope():
         await play(TOPOLOGIES["chains"], seed=tasks)  # the first one starts the sandboxes
         for seed in range(tasks):
             for name in order.sample(sorted(TOPOLOGIES), len(TOPOLOGIES)):
-                costs[name].append(await play(TOPOLOGIES[name], seed))
+                cost, grown = await play(topologies[name], seed)
+                costs[name].append(cost)
+                topologies[name] = taught(topologies[name], grown)
     return costs
+
+
+def taught(topology: AnyTopology, grown: Grown) -> AnyTopology:
+    """Return the topology with what a tree has shown, where it learns from that."""
+    if not isinstance(topology, Balanced):
+        return topology
+    return replace(topology, prior=topology.prior + grown.state.observed)
 
 
 def state(bench: Benchmark, costs: dict[str, list[Cost]]) -> None:

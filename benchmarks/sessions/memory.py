@@ -22,9 +22,12 @@ _AT_ONCE = 16
 
 
 def measure(bench: Benchmark) -> None:
-    """Add the rows of memory."""
-    asyncio.run(_fresh(bench, 50 if bench.quick else SESSIONS))
-    asyncio.run(_forked(bench, 20 if bench.quick else FORKS))
+    """Add the rows of memory, or say why there are none."""
+    try:
+        asyncio.run(_fresh(bench, 50 if bench.quick else SESSIONS))
+        asyncio.run(_forked(bench, 20 if bench.quick else FORKS))
+    except PermissionError as error:
+        bench.notes.append(f"memory was not measured, which takes root: {error}")
 
 
 async def _fresh(bench: Benchmark, count: int) -> None:

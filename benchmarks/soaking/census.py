@@ -108,6 +108,7 @@ def _cgroups() -> list[str]:
 def _containers() -> list[str]:
     import docker
 
-    label = {"label": f"{LABEL_OWNER}={Owner.me().text}"}
+    label = f"{LABEL_OWNER}={Owner.me().text}"
     with closing(docker.from_env()) as engine:
-        return [str(found.id) for found in engine.containers.list(all=True, filters=label)]
+        found = engine.containers.list(all=True, filters={"label": label})
+        return [str(container.id) for container in found]

@@ -5,7 +5,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -131,8 +131,29 @@ class Player:
         return f"token-{self.number}-{self._tokens}-{self.rng.getrandbits(32):08x}"
 
     async def _something(self, seat: Seat) -> None:
-        deeds, weights = zip(*_DEEDS, strict=True)
-        await self.rng.choices(deeds, weights)[0](self, seat)
+        deeds, weights = zip(*self._deeds(), strict=True)
+        await self.rng.choices(deeds, weights)[0](seat)
+
+    def _deeds(self) -> tuple[tuple[Callable[[Seat], Awaitable[None]], float], ...]:
+        """Return what is done, and how often."""
+        return (
+            (self._cell, 12.0),
+            (self._look, 1.5),
+            (self._files, 1.5),
+            (self._write, 1.5),
+            (self._command, 1.5),
+            (self._stuck_command, 0.3),
+            (self._odd_command, 0.4),
+            (self._cancelled_command, 0.4),
+            (self._cancelled_cell, 0.5),
+            (self._cells_at_once, 0.7),
+            (self._dies_between, 0.3),
+            (self._fork, 4.0),
+            (self._cancelled_fork, 0.4),
+            (self._close, 0.6),
+            (self._closed_in_mid_cell, 0.5),
+            (self._whole_family, 0.4),
+        )
 
     # -- cells --------------------------------------------------------------------------------
 
@@ -374,24 +395,3 @@ class Player:
             if not each.state.over and not (supervisor and not self.ground.isolated):
                 raise Wrong(f"after {what}: {result!r:.300}")
         raise Killed
-
-
-_DEEDS = (
-    (Player._cell, 12.0),
-    (Player._look, 1.5),
-    (Player._files, 1.5),
-    (Player._write, 1.5),
-    (Player._command, 1.5),
-    (Player._stuck_command, 0.3),
-    (Player._odd_command, 0.4),
-    (Player._cancelled_command, 0.4),
-    (Player._cancelled_cell, 0.5),
-    (Player._cells_at_once, 0.7),
-    (Player._dies_between, 0.3),
-    (Player._fork, 4.0),
-    (Player._cancelled_fork, 0.4),
-    (Player._close, 0.6),
-    (Player._closed_in_mid_cell, 0.5),
-    (Player._whole_family, 0.4),
-)
-"""What is done, and how often."""
