@@ -305,6 +305,7 @@ async def test_whatever_breaks_the_leaves_are_as_many_as_budgeted(
     check_shared(grown, unbroken=not breaking)
     state, decisions = restore(topology, TASK.id, seed=seed, events=grown.events)
     assert decisions == grown.decisions
+    assert state == grown.state
     assert not topology.growth(state).lines
 
 

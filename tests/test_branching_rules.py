@@ -134,7 +134,7 @@ def test_the_chance_is_that_of_the_codes_own_expression(
 ) -> None:
     """Per draw, not on average: rounding aside, the same draws branch."""
     p = Arpo(base=base, weight=weight).chance(rise, streak).value
-    if abs(u - p) > 1e-9:
+    if base < 1 and abs(u - p) > 1e-9:
         assert (u < p) == (clip(u - weight * rise) <= base)
     factor = max(0.0, 1 - 0.05 * streak)
     p = Aepo(base=base, weight=weight).chance(rise, streak).value

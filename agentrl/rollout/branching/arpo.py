@@ -12,7 +12,8 @@ from agentrl.rollout.branching.rule import Chance, clip
 class Arpo:
     """The code: a branch when `clip(U - weight * rise) <= base`, so chance `base + weight * rise`.
 
-    It knows no penalty: one path may take every branch.
+    It knows no penalty: one path may take every branch. (At `base` 1 exactly the code's clip makes
+    it branch always; here the chance still falls with the signal.)
     """
 
     base: float = 0.5

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from agentrl.env import Env, ForkStrategy
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
@@ -52,6 +52,8 @@ class Grown:
     """`topology.restore` makes the last state of them."""
     discarded: tuple[Leaf, ...]
     """Failures that were begun again or replaced; they are no leaves of the tree."""
+    state: Any
+    """The topology's last, such as a `BalancedState`, whose `observed` goes on to later tasks."""
     unclosed: tuple[str, ...]
     """Errors of worlds that nobody played and that would not close."""
 
@@ -139,6 +141,7 @@ class _Growing(Generic[S]):
             starts=tuple(self._starts),
             events=tuple(self._events),
             discarded=tuple(self._discarded),
+            state=self.state,
             unclosed=tuple(self._unclosed),
         )
 
