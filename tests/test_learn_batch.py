@@ -3,6 +3,7 @@
 - targets and mask not shifted, shifted twice, behaviour shifted by none: golden micro-batch
 - cut one token early or late, or not at all: golden micro-batch, width test
 - padded with something that counts: padding property
+- what may not train trained, or dropped from its group: test of what may not train
 - failed trajectories kept; NaN reward let through: tests of groups_of
 - plan: limit on real in place of padded tokens, `>` -> `>=`, padding rule dropped: plan tests
 """
@@ -92,6 +93,17 @@ def test_failed_trajectories_and_groups_of_nothing_else_are_left_out() -> None:
     assert groups_of([failed]) == ()
     failed.end(Leaf(node=1, outcome=Truncated("turns", 0.25), sample=1))
     assert groups_of([failed])[0].rewards == (0.25,)
+
+
+def test_tokens_that_may_not_train_are_context_and_count_in_the_baseline() -> None:
+    """Kills: the choice ignored; a sample without a trainable token dropped from its group."""
+    tree = tree_of(*LONG)
+    (group,) = groups_of([tree], lambda t: [version == 6 for version in t.versions])
+    assert group.samples[0].mask.tolist() == [False, False, False, False, False, True, False]
+    (group,) = groups_of([tree], lambda t: [False] * len(t.versions))
+    assert (group.rewards, group.samples[0].sampled_tokens) == ((1.0,), 0)
+    with pytest.raises(LearnError, match="did not sample was chosen to train"):
+        groups_of([tree], lambda t: [True] * len(t.versions))
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])

@@ -1,6 +1,6 @@
 """Step 6 of the flow: trees become samples, and samples become padded micro-batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ class Sample:
     reward: float
     token_ids: Int[ndarray, " tokens"]
     mask: Bool[ndarray, " tokens"]
-    """True on the tokens the policy sampled."""
+    """True on the tokens that train: those the policy sampled, unless they are too old."""
     behaviour: Float[ndarray, " tokens"]
     """The engine's log-prob of each sampled token; what it holds elsewhere is never read."""
     versions: Int[ndarray, " tokens"]
@@ -47,21 +47,33 @@ class Group:
         return tuple(sample.reward for sample in self.samples)
 
 
-def groups_of(trees: Sequence[Tree]) -> tuple[Group, ...]:
+Trainable = Callable[[Trajectory], Sequence[bool]]
+"""Says per token whether it may train now; never more than the policy sampled."""
+
+
+def sampled(trajectory: Trajectory) -> tuple[bool, ...]:
+    """Let every token train that the policy sampled."""
+    return trajectory.mask
+
+
+def groups_of(trees: Sequence[Tree], trainable: Trainable = sampled) -> tuple[Group, ...]:
     """Return one group per tree that has a reward at all.
 
     Failed trajectories are left out here, once: what follows never sees them, so they are in no
     baseline, no normaliser and no loss. Raises `LearnError` for a reward that is not finite.
     """
     groups = (
-        Group(tree.task.id, tuple(s for t in tree.trajectories() if (s := sample_of(t))))
+        Group(tree.task.id, tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable))))
         for tree in trees
     )
     return tuple(group for group in groups if group.samples)
 
 
-def sample_of(trajectory: Trajectory) -> Sample | None:
-    """Return the trajectory as arrays, or None when it failed."""
+def sample_of(trajectory: Trajectory, trainable: Trainable = sampled) -> Sample | None:
+    """Return the trajectory as arrays, or None when it failed.
+
+    What may not train is context for what may, and counts in the baseline all the same.
+    """
     reward = reward_of(trajectory.outcome)
     if reward is None:
         return None
@@ -72,6 +84,9 @@ def sample_of(trajectory: Trajectory) -> Sample | None:
             "mend the environment's reward, or raise an error there to fail the trajectory"
         )
     mask = np.asarray(trajectory.mask, dtype=bool)
+    chosen = np.asarray(trainable(trajectory), dtype=bool)
+    if (chosen & ~mask).any():
+        raise LearnError(f"{name}: a token that the policy did not sample was chosen to train")
     if mask[:1].any():
         raise LearnError(
             f"{name}: its first token is sampled, and nothing comes before it that could predict "
@@ -82,7 +97,7 @@ def sample_of(trajectory: Trajectory) -> Sample | None:
         sample=trajectory.sample,
         reward=float(reward),
         token_ids=np.asarray(trajectory.token_ids, dtype=np.int64),
-        mask=mask,
+        mask=chosen,
         behaviour=np.asarray(trajectory.logprobs, dtype=np.float64),
         versions=np.asarray(trajectory.versions, dtype=np.int64),
         turns=np.asarray(trajectory.turns, dtype=np.int64),

@@ -11,7 +11,16 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.aggregate import Counts
-from agentrl.learn.batch import Group, Row, Sample, groups_of, micro_batch, plan
+from agentrl.learn.batch import (
+    Group,
+    Row,
+    Sample,
+    Trainable,
+    groups_of,
+    micro_batch,
+    plan,
+    sampled,
+)
 from agentrl.learn.forward import head_is_plain, score
 from agentrl.learn.gap import gap_metrics
 from agentrl.learn.methods import advantage_of, needs_of
@@ -60,14 +69,16 @@ class Trainer:
             model, config, temperature=temperature, head_at_positions=self._head_at_positions
         )
 
-    def step(self, trees: Sequence[Tree]) -> dict[str, float]:
+    def step(self, trees: Sequence[Tree], trainable: Trainable = sampled) -> dict[str, float]:
         """Train on a batch of groups once, and return what there is to know about it.
+
+        `trainable` may hold back tokens that are too old.
 
         An optimiser step whose advantages are all zero leaves weights and moments alone; the
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        groups = groups_of(trees)
+        groups = groups_of(trees, trainable)
         rows = self._rows(groups)
         self._check(rows, trees)
         metrics = batch_metrics(groups, rows, trees=trees, version=self.version)
