@@ -64,7 +64,7 @@ async def _per_user(arena: Arena, session: Session, attack: Attack) -> list[str]
 
 
 async def _births_go_on(arena: Arena, session: Session, attack: Attack) -> list[str]:
-    """Interpreters start and are copied elsewhere, whatever lies unread in the attacker's sockets."""
+    """Interpreters start and are copied elsewhere, whatever lies unread in sockets."""
     async with arena.session() as other:
         found = unexpected(await session.exec(arena.program(attack.code)), attack)
         await other.exec("__import__('os')._exit(0)")

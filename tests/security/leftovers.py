@@ -149,13 +149,13 @@ async def _odd_names(arena: Arena, session: Session, attack: Attack) -> list[str
     """Listing, forking and closing cope with every name and kind of file there is."""
     result = await session.exec(arena.program(attack.code))
     found = unexpected(result, attack)
-    try:
-        for entry in await session.entries():
-            entry.name.encode()
-    except OSError:
-        pass
-    except UnicodeEncodeError:
-        found.append("a name reached the host that cannot be encoded")
+    for entry in await session.entries():
+        try:
+            os.fsencode(entry.name)
+            if entry.kind == "file":
+                await session.read(entry.name)
+        except (OSError, UnicodeEncodeError) as error:
+            found.append(f"{entry.name!a} cannot be read back: {error!a}")
     return [*found, *await _forks(session)]
 
 

@@ -1,6 +1,4 @@
-"""Attacks on other sessions of the pool, and between a session and its fork."""
-
-import asyncio
+"""Attacks on other sessions of the pool."""
 
 from agentrl.sandbox import ExecResult
 from agentrl_sandbox import Session
@@ -31,6 +29,7 @@ if open("treasure.txt").read() != treasure: touched.append("file")
 touched
 """
 LOOT = """
+SIGNALS = True
 import resource, signal, socket
 def reach(family, address):
     with socket.socket(family) as one: one.settimeout(1); one.connect(address)
@@ -43,7 +42,7 @@ if libc.msgget(43219, 0o600) >= 0: through.append("queue")
 if len(open("/proc/sysvipc/shm").readlines()) > 1: through.append("list of segments")
 for pid in HOST["victims"] if HOST["bare"] else others():
     if pid in (os.getppid(), 1): continue
-    attempt(f"signal {pid}", os.kill, pid, signal.SIGCONT)
+    if SIGNALS: attempt(f"signal {pid}", os.kill, pid, signal.SIGCONT)
     attempt(f"limits of {pid}", resource.prlimit, pid, resource.RLIMIT_CORE, (0, 0))
     attempt(f"priority of {pid}", os.setpriority, os.PRIO_PROCESS, pid, 1)
     if "returned" in call(101, 117, 0x4206, pid, 0, 0): through.append(f"trace {pid}")
@@ -76,17 +75,19 @@ through
 async def _plunder(arena: Arena, session: Session, attack: Attack) -> list[str]:
     async with arena.session() as victim:
         started = await victim.exec(VICTIM)
-        return await _loot(arena, session, victim, attack, _pid(started))
+        return await loot(arena, session, victim, attack, pid_of(started))
 
 
-def _pid(started: ExecResult) -> int:
+def pid_of(started: ExecResult) -> int:
+    """Return the process of a victim that says that it is ready."""
     assert started.ok, brief(started)
     return int(started.value or "")
 
 
-async def _loot(
+async def loot(
     arena: Arena, thief: Session, victim: Session, attack: Attack, pid: int
 ) -> list[str]:
+    """Have one session attack another, and ask that one what it noticed."""
     result = await thief.exec(arena.program(attack.code, victims=[pid]))
     found = unexpected(result, attack)
     touched = await victim.exec(TOUCHED)
@@ -95,54 +96,8 @@ async def _loot(
     return found
 
 
-async def _from_a_fork(arena: Arena, session: Session, attack: Attack) -> list[str]:
-    """The copy attacks what it was made from: files, memory and processes are not the copy's."""
-    started = await session.exec(VICTIM)
-    victim = _pid(started)
-    close = "[one.close() for one in (server, abstract, datagram)]; os.unlink('treasure.txt')"
-    copy = await session.fork()
-    try:
-        await copy.exec(close)
-        return await _loot(arena, copy, session, attack, victim)
-    finally:
-        await copy.close()
-
-
-async def _from_the_original(arena: Arena, session: Session, attack: Attack) -> list[str]:
-    """The other way round: what a copy does is not the original's to touch."""
-    copy = await session.fork()
-    try:
-        started = await copy.exec(VICTIM)
-        return await _loot(arena, session, copy, attack, _pid(started))
-    finally:
-        await copy.close()
-
-
-async def _between_forks(arena: Arena, session: Session, attack: Attack) -> list[str]:
-    """Two copies of one session, one of which attacks the other."""
-    one, other = await session.fork(), await session.fork()
-    try:
-        started = await one.exec(VICTIM)
-        return await _loot(arena, other, one, attack, _pid(started))
-    finally:
-        await one.close()
-        await other.close()
-
-
-async def _shared_descriptors(arena: Arena, session: Session, attack: Attack) -> list[str]:
-    """A copy writes to every descriptor it has inherited; the original's replies stay its own."""
-    await session.exec("kept = 'original'")
-    copy = await session.fork()
-    try:
-        await copy.exec(arena.program(attack.code), timeout_s=2)
-        await asyncio.sleep(0.2)
-        result = await session.exec("kept")
-    finally:
-        await copy.close()
-    return [] if result.value == "'original'" else [f"the original answers {brief(result)}"]
-
-
-_ONE_USER = "all sessions are one user on one machine"
+ONE_USER = "all sessions are one user on one machine"
+NOT_KILLED = "it would end every process of the trainer's user"
 
 ATTACKS = (
     Attack(
@@ -151,7 +106,7 @@ ATTACKS = (
         held_by="namespaces of each session: processes, network, IPC, mounts, users",
         play=_plunder,
         code=f"{LOOT}\nthrough",
-        gaps={"process": Gap(_ONE_USER)},
+        gaps={"process": Gap(ONE_USER)},
     ),
     Attack(
         name="kill-a-neighbour",
@@ -159,66 +114,6 @@ ATTACKS = (
         held_by="process namespace of each session",
         play=_plunder,
         code=KILL,
-        gaps={"process": Gap("it would end every process of the trainer's user", shown=False)},
-    ),
-    Attack(
-        name="plunder-the-original",
-        title="reach, from a fork, the session it was made from",
-        held_by="user and mount namespace of each fork, Landlock, filter",
-        play=_from_a_fork,
-        code=f"{LOOT}\nthrough",
-        gaps={"process": Gap(_ONE_USER)},
-    ),
-    Attack(
-        name="kill-the-original",
-        title="kill, from a fork, the session it was made from",
-        held_by="Landlock: no signals out of a fork",
-        play=_from_a_fork,
-        code=KILL,
-        gaps={"process": Gap("it would end every process of the trainer's user", shown=False)},
-    ),
-    Attack(
-        name="plunder-a-copy",
-        title="reach a fork from the session it was made from",
-        held_by="user and mount namespace of each fork, Landlock, filter",
-        play=_from_the_original,
-        code=f"{LOOT}\nthrough",
-        gaps={"process": Gap(_ONE_USER)},
-    ),
-    Attack(
-        name="kill-a-copy",
-        title="kill a fork from the session it was made from",
-        held_by="Landlock: no signals out of a session",
-        play=_from_the_original,
-        code=KILL,
-        gaps={"process": Gap("it would end every process of the trainer's user", shown=False)},
-    ),
-    Attack(
-        name="plunder-a-twin",
-        title="reach one fork of a session from another",
-        held_by="user and mount namespace of each fork, Landlock, filter",
-        play=_between_forks,
-        code=f"{LOOT}\nthrough",
-        gaps={"process": Gap(_ONE_USER)},
-    ),
-    Attack(
-        name="kill-a-twin",
-        title="kill one fork of a session from another",
-        held_by="Landlock: no signals out of a fork",
-        play=_between_forks,
-        code=KILL,
-        gaps={"process": Gap("it would end every process of the trainer's user", shown=False)},
-    ),
-    Attack(
-        name="speak-for-the-original",
-        title="write, from a fork, to every descriptor inherited from the original",
-        held_by="a fork gets a channel of its own and keeps no other",
-        play=_shared_descriptors,
-        code="""
-for fd in range(3, 64):
-    try: os.set_blocking(fd, False); os.write(fd, b"\\0\\0\\0\\2\\0\\0\\0\\0{}" * 9)
-    except OSError: pass
-through
-""",
+        gaps={"process": Gap(NOT_KILLED, shown=False)},
     ),
 )

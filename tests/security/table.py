@@ -5,7 +5,8 @@
 
 from pathlib import Path
 
-from tests.security import commands, exhaustion, leftovers, neighbours, protocol, reach
+from agentrl.sandbox import Backend
+from tests.security import commands, copies, exhaustion, leftovers, neighbours, protocol, reach
 from tests.security.attack import BACKENDS, Attack
 
 GROUPS = {
@@ -14,6 +15,7 @@ GROUPS = {
     "Speaking for the sandbox": protocol.ATTACKS,
     "Leaving things behind": leftovers.ATTACKS,
     "Other sessions": neighbours.ATTACKS,
+    "A session and its forks": copies.ATTACKS,
     "Commands": commands.ATTACKS,
 }
 ATTACKS: tuple[Attack, ...] = tuple(attack for group in GROUPS.values() for attack in group)
@@ -36,12 +38,16 @@ def markdown() -> str:
     for attack in ATTACKS:
         for backend, gap in attack.gaps.items():
             note = "" if gap.shown else " (not run by the suite)"
+            note += f"; contained with a {gap.unless}" if gap.unless else ""
             lines.append(f"- `{attack.name}` with `{backend}`: {gap.why}{note}.")
     return "\n".join(lines) + "\n"
 
 
-def _verdict(attack: Attack, backend: str) -> str:
-    return "**not contained**" if backend in attack.gaps else "contained"
+def _verdict(attack: Attack, backend: Backend) -> str:
+    gap = attack.gaps.get(backend)
+    if gap is None:
+        return "contained"
+    return f"with a {gap.unless}" if gap.unless else "**not contained**"
 
 
 def _row(cells: list[str]) -> str:

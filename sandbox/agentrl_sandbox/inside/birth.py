@@ -21,6 +21,7 @@ from agentrl_sandbox.inside import kernel, place
 from agentrl_sandbox.inside.frames import START_S, FrameError, Reader, encode
 from agentrl_sandbox.inside.life import SCM_CREDENTIALS, SO_PASSCRED, Life, Wires, nonce
 from agentrl_sandbox.inside.notify import Asked, Listener
+from agentrl_sandbox.inside.processes import view
 from agentrl_sandbox.inside.state import Session
 
 Kind = Literal["fresh", "copy", "spare"]
@@ -115,6 +116,9 @@ class Birth:
         """Let it move in; return the nonce with which it will greet the host."""
         home = self.session.place
         if home.is_detached:
+            # What it runs came from the original, which may have planted other things in it.
+            if self.origin is not None and view(self.pid) in (0, self.origin.view):
+                raise Stillborn("the copy has no namespaces of its own")
             try:
                 place.appear(home, self.pid, own_namespaces)
             except OSError as error:

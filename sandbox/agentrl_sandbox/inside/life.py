@@ -88,10 +88,13 @@ class Life:
     pidfd: int = field(init=False)
     world: int = field(init=False)
     """The user namespace, which says whose a stray process is."""
+    view: int = field(init=False)
+    """The mount namespace."""
 
     def __post_init__(self) -> None:
         self.pidfd = os.pidfd_open(self.pid)
         self.world = processes.world(self.pid)
+        self.view = processes.view(self.pid)
 
     def output(self) -> tuple[str, str, bool]:
         """Return what was written since the last cell, and whether some of it was left out."""

@@ -60,8 +60,17 @@ def threads(pid: int) -> int:
 
 def world(pid: int) -> int:
     """Return the user namespace of a process, 0 when it is gone."""
+    return _namespace(pid, "user")
+
+
+def view(pid: int) -> int:
+    """Return the mount namespace of a process, 0 when it is gone."""
+    return _namespace(pid, "mnt")
+
+
+def _namespace(pid: int, kind: str) -> int:
     try:
-        return os.stat(f"/proc/{pid}/ns/user").st_ino
+        return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
 
