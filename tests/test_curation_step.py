@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step, ToolSchema
+from agentrl.errors import ConfigError
 from agentrl.message import Image, Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import Dars, Dart
@@ -21,6 +22,7 @@ from agentrl.rollout.curation.collection import Collection, Judged, ended, start
 from agentrl.rollout.curation.curated_step import Ask, Curated, CuratedStep, Curator
 from agentrl.rollout.curation.curator import CurationState
 from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn, verdict
+from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.curation.graft import AGE
 from agentrl.rollout.curation.outcomes import GroupResult, Result, result_of
 from agentrl.rollout.curation.rules import Curation
@@ -28,7 +30,7 @@ from agentrl.rollout.curation.sampling import Uniform
 from agentrl.rollout.curation.saved import decode, encode
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
-from agentrl.rollout.curation.vade import Vade
+from agentrl.rollout.curation.vade import Vade, VadeState
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.pool import Rollouts
@@ -683,3 +685,102 @@ async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
     assert {tree.task.id for tree in batch.trees} == {"t2", "t5", "t8"}
     names = ("all_wrong", "all_right", "kept")
     assert verdicts == {f"t{i}": names[i % 3] for i in range(9)}
+
+
+def late(request: GenerateRequest) -> Sequence[int]:
+    """As `reply`, and what is never right was right for sample 1 under version 0."""
+    task, _, sample, _, _ = request.id.split("/")
+    if int(task[1:]) % 3 == 0 and sample == "1" and not loaded:
+        return (*map(ord, "yes"), END)
+    return reply(request)
+
+
+loaded: list[int] = []
+
+
+@pytest.mark.parametrize("mode", ["sync", "partial", "async"])
+async def test_curation_behind_the_gate(mode: Any) -> None:
+    loaded.clear()
+    rules = Curation(sampler=Vade(), filter=DynamicSampling(), pool=SuccessPool())
+    who = Curator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
+    curation = GatedCuration(curator=who, wanted=4)
+    gate = replace(scripted(), engine=ScriptedEngine(late)).gate(
+        GatePolicy(mode=mode, groups_per_step=4, group_size=4, retries=0, concurrency=32),
+        curation.tasks,
+        sampling=Sampling(),
+        seed=lambda number, task, sample: derive(number, task.id, sample),
+        hooks=curation.hooks,
+    )
+    curation.flying = gate.unfinished
+    lent = 0
+    async with gate:
+        for version in range(1, 9):
+            batch = await gate.batch()
+            curated = curation.batch(batch.trees)
+            assert len(curated.trees) == 4
+            for tree in curated.trees:
+                rewards = {reward_of(leaf.outcome) for leaf in tree.leaves} - {None}
+                assert rewards == {0.0, 1.0}
+                assert len(tree.leaves) == 4
+            marked = [x for t in curated.trees for x in t.leaves if AGE in x.components]
+            assert sorted(x.components[AGE] for x in marked) == sorted(
+                loan.age for loan in curated.loans
+            )
+            lent += len(marked)
+            loaded.append(version)
+            curation.version = version
+            await gate.load(None, version)
+            assert decode(CurationState, json.loads(json.dumps(encode(who.state)))) == who.state
+    assert lent
+    assert who.state.steps == 8
+    known = who.state.sampler
+    assert isinstance(known, VadeState)
+    assert known.evidence["t1"].misses == 0
+
+
+async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_run() -> None:
+    rules = Curation(filter=DynamicSampling(max_refills=1, min_spread=0.9))
+    who = Curator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
+    curation = GatedCuration(curator=who, wanted=3)
+    gate = scripted().gate(
+        GatePolicy(groups_per_step=3, group_size=4, retries=0),
+        curation.tasks,
+        sampling=Sampling(),
+        seed=lambda number, task, sample: derive(number, task.id, sample),
+        hooks=curation.hooks,
+    )
+    async with gate:
+        with pytest.raises(NothingToLearn, match=r"7 groups.*wants 3.*max_refills"):
+            await gate.batch()
+    with pytest.raises(ConfigError, match=r"allocation\.name.*rollout\.group_size"):
+        GatedCuration(curator=curator(Curation(allocation=Dars())), wanted=1)
+
+
+def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
+    who = curator(Curation(filter=DynamicSampling()), group_size=2)
+    curation = GatedCuration(curator=who, wanted=1)
+    (task,) = curation.tasks(1)
+    ask = Ask(ordinal=0, task=task, trajectories=2, max_turns=8)
+    kept: list[bool] = []
+    scores: tuple[Score, ...] = (lambda s, t, i: 1.0, lambda s, t, i: float(i))
+    for score in scores:
+        tree = filled(ask, 0, 0, score)
+        for leaf in tree.leaves:
+            curation.hooks.on_finished(Attempt(group=0, sample=leaf.sample), tree, leaf)
+        state = GroupState(number=0, target=2, started=2, live=0, valid=2, failed=0)
+        kept.append(curation.hooks.on_group(state, tree.leaves))
+    assert kept == [False, True]
+    figures = curation.batch([]).figures
+    assert (figures["curation/kept"], figures["curation/dropped_all_right"]) == (1, 0)
+
+
+def test_behind_the_gate_tasks_in_flight_are_not_drawn_and_old_ones_only_at_need() -> None:
+    who = curator(Curation(sampler=Uniform()), tasks=6)
+    curation = GatedCuration(curator=who, wanted=2)
+    first = curation.tasks(3)
+    curation.flying = lambda: first[:1]
+    second = curation.tasks(2)
+    assert not {t.id for t in first} & {t.id for t in second}
+    third = curation.tasks(4)
+    assert len({t.id for t in third}) == 4
+    assert first[0].id not in {t.id for t in third}

@@ -31,7 +31,7 @@ from agentrl.rollout.curation.steps import turn_weights
 from agentrl.rollout.curation.success_pool import Loan, with_loan
 from agentrl.sampler import TaskSampler
 from agentrl.task import Task
-from agentrl.trajectory import Tree
+from agentrl.trajectory import Leaf, Tree
 
 V = TypeVar("V")
 
@@ -97,6 +97,26 @@ class Curator:
     def stored(self) -> tuple[Mapping[str, Branch], Mapping[str, Tree]]:
         """Return the trajectories that may be lent and the groups that wait, by name."""
         return self.branches, self.carried
+
+    def loan(self, group: GroupResult, *, version: int) -> Loan | None:
+        """Return what a group without success is lent, of what is stored."""
+        pool, above = self.rules.pool, self.rules.success_above
+        if pool is None:
+            return None
+        loan = pool.lend(self.state.pool, group, version=version, success_above=above)
+        return loan if loan and loan.ref in self.branches else None
+
+    def remember(self, group: GroupResult, tree: Tree, leaves: Iterable[Leaf]) -> None:
+        """Store a group's trajectories by name, until `keep_stored` knows which to keep."""
+        if self.rules.pool is not None:
+            for leaf in leaves:
+                self.branches[f"{group.key}/{leaf.sample}"] = branch_of(tree, leaf)
+
+    def keep_stored(self, trees: Mapping[str, Tree]) -> None:
+        """Store the groups of `trees` that wait, and forget what the state no longer names."""
+        self.branches = _only(self.branches, self.state.pool.refs)
+        waiting = {group.key for group in self.state.carried}
+        self.carried = _only({**self.carried, **trees}, waiting)
 
     def step(self, wanted: int, *, version: int, busy: Names[str] = ()) -> "CuratedStep":
         """Begin a step of `wanted` groups at a trainer version; `busy` tasks are not drawn."""
@@ -188,7 +208,7 @@ class CuratedStep:
             position=curator.source.position,
             tasks=curator.source.tasks,
         )
-        self._store()
+        curator.keep_stored(self._trees)
         account = StepAccount(
             collection=state,
             loans=loans,
@@ -239,12 +259,12 @@ class CuratedStep:
 
     def _judge(self, group: GroupResult, tree: Tree) -> Verdict:
         rules = self.curator.rules
-        loan = self._loan(group)
+        loan = self.curator.loan(group, version=self.version)
         judged = with_loan(group, loan) if loan else group
         found = verdict(judged, rules.filter) if rules.filter else "kept"
         self._state = ended(self._state, Judged(group=group, verdict=found))
         self._trees[group.key] = tree
-        self._borrowable(group, tree)
+        self.curator.remember(group, tree, tree.leaves)
         if loan and found == "kept":
             self._loans[group.key] = loan
             branch = self.curator.branches[loan.ref]
@@ -252,25 +272,6 @@ class CuratedStep:
                 tree, branch, sample=loan.result.sample, age=loan.age
             )
         return found
-
-    def _loan(self, group: GroupResult) -> Loan | None:
-        rules, pool = self.curator.rules, self.curator.state.pool
-        if rules.pool is None:
-            return None
-        loan = rules.pool.lend(pool, group, version=self.version, success_above=rules.success_above)
-        return loan if loan and loan.ref in self.curator.branches else None
-
-    def _borrowable(self, group: GroupResult, tree: Tree) -> None:
-        # Stored under its name at once: the pool names it only when the step is finished.
-        if self.curator.rules.pool is not None:
-            for leaf in tree.leaves:
-                self.curator.branches[f"{group.key}/{leaf.sample}"] = branch_of(tree, leaf)
-
-    def _store(self) -> None:
-        curator = self.curator
-        curator.branches = _only(curator.branches, curator.state.pool.refs)
-        waiting = {group.key for group in curator.state.carried}
-        curator.carried = _only({**curator.carried, **self._trees}, waiting)
 
 
 def _only(held: Mapping[str, V], names: Iterable[str]) -> dict[str, V]:
