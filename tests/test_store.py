@@ -1,10 +1,11 @@
 """The store: what a run records, what it gets back, and what is refused."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,14 @@ def folder(tmp_path: Path) -> Path:
 def store(folder: Path) -> Iterator[Store]:
     with Store.open(folder) as store:
         yield store
+
+
+def comes_true(what: Callable[[], bool]) -> bool:
+    """Return whether something another thread does happens within half a minute."""
+    deadline = time.monotonic() + 30
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return what()
 
 
 def crash(store: Store) -> Path:
@@ -261,7 +270,7 @@ def test_a_checkpoint_decides_what_is_trained(store: Store) -> None:
         with pytest.raises(StoreError, match="group 0 is trained, and has to be complete"):
             again.trained([one], step=2)
         again.trained([two, three], step=2)
-        with pytest.raises(StoreError, match="trained once or dropped|trained or dropped once"):
+        with pytest.raises(StoreError, match="trained or dropped once"):
             again.trained([two], step=3)
         later = again.checkpoint(2)
         again.close()
@@ -297,40 +306,35 @@ def test_a_dropped_group_stays_dropped(store: Store) -> None:
     assert (state.open, state.complete, state.task_position) == ((), (), 2)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda s, p, t: s.group_complete(p.group), r"trajectories \[0\] of group 0 are open"),
-        (lambda s, p, t: s.trained([p.group], step=1), "group 0 is open, and has to be complete"),
-        (lambda s, p, t: s.trained([4], step=1), "group 4 is unknown"),
-        (lambda s, p, t: s.trained([1, 1], step=1), "name one twice"),
-        (lambda s, p, t: s.begin(4, sample=0, seed=0), "group 4 is unknown"),
-        (lambda s, p, t: s.part(7, p.tree, 0), "trajectory 7 belongs to no open group"),
-        (
-            lambda s, p, t: [p.end(t), p.end(t)],
-            "trajectory 0 is ended; only an open one can go on",
-        ),
-        (
-            lambda s, p, t: s.fork(s.begin(0, sample=1, seed=1), p.tree, 0, sample=2, seed=2, strategy="copy"),
-            "fork a trajectory where it has been",
-        ),
-        (
-            lambda s, p, t: s.part(t, p.tree, p.tree.add(tool(p.at[t], -1))),
-            "token id or version of a Grown is out of range",
-        ),
-    ],
-)  # fmt: skip
-def test_what_contradicts_the_record_is_refused(
-    store: Store, wrong: "object", message: str
-) -> None:
+Wrong = Callable[[Store, Play, int], object]
+
+WRONG: dict[str, Wrong] = {
+    r"trajectories \[0\] of group 0 are open": lambda s, p, t: s.group_complete(p.group),
+    "group 0 is open, and has to be complete": lambda s, p, t: s.trained([p.group], step=1),
+    "group 4 is unknown, and has": lambda s, p, t: s.trained([4], step=1),
+    "name one twice": lambda s, p, t: s.trained([1, 1], step=1),
+    "group 4 is unknown, and only": lambda s, p, t: s.begin(4, sample=0, seed=0),
+    "trajectory 7 belongs to no open group": lambda s, p, t: s.part(7, p.tree, 0),
+    "trajectory 0 is ended; only an open one can go on": lambda s, p, t: [p.end(t), p.end(t)],
+    "fork a trajectory where it has been": lambda s, p, t: s.fork(
+        s.begin(0, sample=1, seed=1), p.tree, 0, sample=2, seed=2, strategy="copy"
+    ),
+    "token id or version of a Grown is out of range": lambda s, p, t: s.part(
+        t, p.tree, p.tree.add(tool(p.at[t], -1))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_contradicts_the_record_is_refused(store: Store, message: str) -> None:
     play = Play(store)
     trajectory = play.begin(0)
-    assert callable(wrong)
     with pytest.raises((StoreError, ValueError), match=message):
-        wrong(store, play, trajectory)
-    play.begin(1)  # and nothing is broken by it
+        WRONG[message](store, play, trajectory)
+    play = Play(store, order=1)
+    play.turn(play.begin(0), 3)  # and nothing is broken by it
     with Store.open(crash(store), resume=True) as again:
-        assert len(again.restore().open[0].trajectories) >= 2
+        assert again.restore().open[1].open[0].turns == 1
 
 
 def test_a_second_writer_is_refused_and_a_reader_is_not(store: Store) -> None:
@@ -406,8 +410,7 @@ def test_a_damaged_ledger_is_refused(store: Store) -> None:
     data[4096:8192] = b"\xff" * 4096
     file.write_bytes(data)
     with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: .*made again from"):
-        with Store.open(store.folder, resume=True) as again:
-            again.restore()
+        Store.open(store.folder, resume=True)
     file.unlink()
     with Store.open(store.folder, resume=True) as again:
         assert len(again.restore().complete) == 1
@@ -429,9 +432,11 @@ def test_damage_in_a_group_that_is_needed_is_refused_and_can_be_cut(ended: Path)
     data = bytearray(before)
     data[100] ^= 4
     file.write_bytes(data)
-    with pytest.raises(DamagedStore, match=rf"{file} is damaged at byte .*damaged='cut'"):
-        with Store.open(ended, resume=True) as again:
-            again.restore()
+    with (
+        Store.open(ended, resume=True) as again,
+        pytest.raises(DamagedStore, match=rf"{file} is damaged at byte .*damaged='cut'"),
+    ):
+        again.restore()
     with Store.open(ended, resume=True, damaged="cut") as cut:
         assert cut.position > 0
         state = cut.restore()
@@ -469,6 +474,20 @@ def test_a_torn_record_before_the_end_is_damage(ended: Path) -> None:
         part.unlink()
     with pytest.raises(DamagedStore, match=rf"{file} is damaged"):
         Store.open(ended, resume=True)
+
+
+@pytest.mark.parametrize("at", [-3, -60])
+def test_a_changed_last_record_is_damage_and_not_torn(ended: Path, at: int) -> None:
+    """Also where the ledger does not know it: a killed process cuts records, and changes none."""
+    file = max(segments(ended / "segments").values())
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    for part in ended.glob("ledger.sqlite*"):
+        part.unlink()
+    with pytest.raises(DamagedStore, match=rf"{file} is damaged"):
+        Store.open(ended, resume=True)
+    assert file.read_bytes() == data
 
 
 def test_a_missing_segment_is_refused(ended: Path) -> None:
@@ -590,7 +609,7 @@ async def test_power_waits_for_the_disk_and_shares_a_sync(
 
 
 @pytest.mark.parametrize("durable", ["process", "interval"])
-async def test_others_do_not_wait(
+async def test_others_do_not_wait_for_the_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch, durable: str
 ) -> None:
     synced: list[int] = []
@@ -600,13 +619,10 @@ async def test_others_do_not_wait(
         Play(store).begin(0)
         await store.settled()
         if durable == "process":
-            time.sleep(0.1)
+            await asyncio.sleep(0.1)
             assert synced == []
         else:
-            deadline = time.monotonic() + 30
-            while not synced and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert synced
+            assert await asyncio.to_thread(comes_true, lambda: bool(synced))
         before = len(synced)
         store.checkpoint(1)
         assert len(synced) > before
@@ -642,9 +658,6 @@ def test_a_syncer_bounds_what_a_power_failure_takes(
     syncer = Syncer(linger_s=None, after=lambda: rounds.append(1))
     for _ in range(25):
         syncer.note(tmp_path)
-    deadline = time.monotonic() + 30
-    while not rounds and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert rounds
+    assert comes_true(lambda: bool(rounds))
     syncer.close()
     syncer.close()

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -23,15 +23,15 @@ from agentrl.store.event import (
     Event,
     Exchange,
     Fork,
-    Grown,
     GroupOpened,
+    Grown,
     Resumed,
     Trained,
 )
 from agentrl.store.objects import Objects
 from agentrl.store.record import Record
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Truncated
 
 texts = st.text(st.characters(codec=None), max_size=20)
 """Lone surrogates too: a byte-level tokenizer can decode to them."""
@@ -85,7 +85,7 @@ exchanges = st.builds(
 @st.composite
 def nodes(draw: st.DrawFn) -> Node:
     ids = draw(st.lists(st.integers(0, 2**32 - 1), max_size=5))
-    source = draw(st.sampled_from(["prompt", "sampled", "tool", "template", "forced"]))
+    source = draw(st.sampled_from(get_args(Source)))
     own = len(ids) if source == "sampled" else 0
     known = len(ids) if draw(st.booleans()) else 0
     return Node(

@@ -218,9 +218,9 @@ class Ledger:
 
     def _damaged(self, error: sqlite3.DatabaseError) -> DamagedStore:
         return DamagedStore(
-            f"{self.file} is damaged: {' '.join(str(error).split())}; remove it with its -wal and -shm files, and it is "
-            "made again from the segments when the store is opened (unless some were pruned: then "
-            "bring the ledger back from a copy)"
+            f"{self.file} is damaged: {' '.join(str(error).split())}; remove it with its -wal and "
+            "-shm files, and it is made again from the segments when the store is opened (unless "
+            "some were pruned: then bring the ledger back from a copy)"
         )
 
     def _enter(self, sequence: int, place: Place, event: Event) -> None:

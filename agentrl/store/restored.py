@@ -105,8 +105,9 @@ class RestoredState:
     reopened: tuple[int, ...]
     """Groups that were trained after the checkpoint: their training is gone with the weights."""
     ahead: tuple[int, ...]
-    """Groups with tokens of versions after the checkpoint's: the weights that sampled them are
-    gone, their log-probs are not, so a correction that uses those stays right."""
+    """Groups with tokens of versions after the checkpoint's. The weights that sampled them are gone
+    and their log-probs are not, so a correction stays right; they can train when the trainer has
+    come to those versions again."""
     torn_bytes: int
     """Of a record that the killed process was writing; nobody had been told it was there."""
 

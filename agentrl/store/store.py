@@ -271,7 +271,7 @@ class Store:
         checkpoint that is written next; until that is whole, a resumed run does not count it.
         """
         self._write(Checkpointed(step=step))
-        self._syncer.settled().result()
+        self.sync()
         return self.position
 
     def restore(self, *, position: int = 0, step: int = 0) -> RestoredState:
@@ -309,6 +309,10 @@ class Store:
         """
         if self.settings.durable == "power":
             await asyncio.wrap_future(self._syncer.settled())
+
+    def sync(self) -> None:
+        """Bring everything recorded to the disk; blocks until the disk has answered."""
+        self._syncer.settled().result()
 
     def prune(self, *, position: int) -> int:
         """Remove segments that no checkpoint from `position` on can need; return how many.
