@@ -62,7 +62,7 @@ async def test_the_host_sees_it_as_a_user_without_rights(session: Session) -> No
     code = "open('/proc/self/uid_map').read().split()"
     inside, parent, count = eval(await value(session, code) or "")
     assert (inside, count) == ("1000", "1")
-    assert parent == "1000"  # of the supervisor's own namespace, whose id is nobody's
+    assert int(parent) >= 1000  # in the supervisor's own namespace, whose ids are nobody's
     assert await value(session, "import os; os.access('/proc/sys/kernel/core_pattern', 2)") == (
         "False"
     )

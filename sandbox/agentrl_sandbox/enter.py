@@ -5,20 +5,29 @@ the kernel exempts root from the limit on processes. So root becomes a user id t
 user may be unable to reach the interpreter (below a home directory, say), so the interpreter's
 directories are first bound where it can, in a mount namespace of our own.
 
+Where this machine permits it, bubblewrap is given a user namespace that maps a run of ids, one for
+every session, and not only that of the supervisor. Such a map is written from outside: by root, or
+by the set-user-id programs newuidmap and newgidmap, which know what a user may have.
+
 Standard library only, and no import of agentrl: it runs with `-I -S`.
 """
 
+import contextlib
 import ctypes
 import json
 import os
 import resource
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
-_CLONE_NEWNS = 0x20000
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 STAGE = "/tmp"
 """Covered with a tmpfs that only this process and its children see."""
+_OOM_SCORE = "500"
+"""When the machine runs out of memory, sandboxes go before the trainer. Nobody inside gets below
+what root set."""
 
 
 def _check(result: int, what: str) -> None:
@@ -48,18 +57,84 @@ def become(user_id: int) -> None:
     os.setresuid(user_id, user_id, user_id)
 
 
+def namespace(user_id: int | None, users: dict[str, Any]) -> int | None:
+    """Return a user namespace of this user that maps these ids; None where that is refused."""
+    ready, release = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(release[1])
+        _hold(user_id, ready[1], release[0])
+    os.close(ready[1])
+    os.close(release[0])
+    try:
+        if os.read(ready[0], 1) and all(_map(pid, kind, users) for kind in ("uid", "gid")):
+            return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+        return None
+    finally:
+        os.close(ready[0])
+        os.close(release[1])
+        os.waitpid(pid, 0)
+
+
+def _hold(user_id: int | None, ready: int, release: int) -> NoReturn:
+    """Be in a new user namespace until the other side lets go."""
+    try:
+        if user_id is not None:
+            become(user_id)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWUSER) == 0:
+            os.write(ready, b"y")
+            os.read(release, 1)
+    finally:
+        os._exit(0)
+
+
+def _map(pid: int, kind: str, users: dict[str, Any]) -> bool:
+    extents = users[kind]
+    if program := users["programs"].get(kind):
+        numbers = [str(number) for extent in extents for number in extent]
+        writer = os.posix_spawn(program, [program, str(pid), *numbers], {})
+        return os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 0
+    return write_map(pid, kind, extents)
+
+
+def write_map(pid: int, kind: str, extents: Sequence[Sequence[int]]) -> bool:
+    """Write the map of `uid` or `gid` of a process's user namespace; whether it was permitted."""
+    lines = [" ".join(map(str, extent)) for extent in extents]
+    try:
+        # At once: the kernel takes only one write.
+        with open(f"/proc/{pid}/{kind}_map", "wb", buffering=0) as file:
+            file.write("\n".join(lines).encode())
+    except OSError:
+        return False
+    return True
+
+
 def main(plan: dict[str, Any]) -> None:
     """Do what the plan says and become its command."""
     os.umask(0o077)
     os.chdir("/")
+    _go_before_the_trainer()
     # Opened now: it may be out of reach for the user we become.
-    program = os.open(plan["command"][0], os.O_RDONLY)
+    program = os.open(plan["program"], os.O_RDONLY)
     os.set_inheritable(program, True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if plan["user_id"] is not None:
+    user_id, users = plan["user_id"], plan["users"]
+    own = None if users is None else namespace(user_id, users)
+    if user_id is not None:
         stage(plan["stage"])
-        become(plan["user_id"])
-    os.execve(program, plan["command"], {})
+        become(user_id)
+    joined = ["--unshare-user"]
+    if own is not None:
+        os.set_inheritable(own, True)
+        joined = ["--userns", str(own)]
+    os.execve(program, [plan["program"], *joined, *plan["options"]], {})
+
+
+def _go_before_the_trainer() -> None:
+    # Refused where we are to go even earlier.
+    with contextlib.suppress(PermissionError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,11 @@ class Order:
 class World:
     """The user namespace that all commands of one session share, so that they can be told apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, confinement: Confinement) -> None:
         ready, hold = os.pipe(), os.pipe()
         pid = kernel.fork()
         if pid == 0:
-            _be_a_namespace(ready[1], hold)
+            _be_a_namespace(ready[1], hold, confinement)
         os.close(ready[1])
         os.close(hold[0])
         try:
@@ -58,9 +58,10 @@ class World:
         os.close(self.fd)
 
 
-def _be_a_namespace(ready: int, hold: tuple[int, int]) -> NoReturn:
+def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: Confinement) -> NoReturn:
     try:
         os.close(hold[1])
+        confine.become_the_user(confinement)
         kernel.enter_user_namespace()
         os.write(ready, b"y")
         os.read(hold[0], 1)
@@ -191,6 +192,9 @@ def _become(
         safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, len(given)) for fd in given]
         for place, fd in enumerate(safe):
             os.dup2(fd, place, inheritable=place < _REPORT_FD)
+        confine.become_the_user(order.confinement)
+        kernel.set_dumpable(True)
+        confine.go_first()
         for fd, kind in enumerate(namespaces, start=_REPORT_FD + 1):
             kernel.join(fd, kind)
         os.closerange(_REPORT_FD + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,5 +1,6 @@
 """What a process gives up before it runs other people's code."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -22,8 +23,11 @@ mounted below /home, and a copy's is mounted over it later: so the grant is on w
 """
 
 SIGNALS_MAX = 256
-"""Signals queued and timers made by a session. They count for the user of all sessions, too, who
-gets as many as this machine gives a user: tens of thousands."""
+"""Signals queued and timers made by a session. They count for the user of the pool, too, who gets
+as many as this machine gives a user: tens of thousands."""
+_OOM_SCORE = "900"
+"""When memory runs out, sessions go before keepers and supervisors, and those before the trainer.
+What a session starts can bring itself down to what keepers have."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,21 @@ class Confinement:
     output_bytes: int
     isolated: bool
     packages: str
+    user_id: int = -1
+    """Who runs it, in the user namespace of the keeper; -1: the keeper's user."""
+
+
+def become_the_user(confinement: Confinement) -> None:
+    """Stop being the keeper's user, where there is another one."""
+    if confinement.user_id >= 0:
+        kernel.become(confinement.user_id)
+
+
+def go_first() -> None:
+    """Be among the first to be killed when memory runs out. The process must be dumpable."""
+    # Refused where we are to go even earlier.
+    with contextlib.suppress(PermissionError):
+        kernel.write_self("oom_score_adj", _OOM_SCORE)
 
 
 def detach() -> None:

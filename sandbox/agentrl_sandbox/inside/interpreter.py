@@ -85,10 +85,12 @@ def _install(ends: Endpoints) -> socket.socket:
 
 
 def _enter(directory: str, confinement: Confinement) -> int | None:
+    confine.become_the_user(confinement)
     confine.detach()
     if confinement.isolated:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
+    confine.go_first()
     _live_in(directory)
     if confinement.packages:
         sys.path.append(confinement.packages)

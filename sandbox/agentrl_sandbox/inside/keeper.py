@@ -459,7 +459,7 @@ class Keeper:
         command = Command(request, timeout_s, self._selector, over, output_bytes)
         try:
             if session.world is None and self._settings.isolated:
-                session.world = World()
+                session.world = World(confinement)
                 session.worlds.add(session.world.id)
             own = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
             command.start(order, home.namespaces | own)

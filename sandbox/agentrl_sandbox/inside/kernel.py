@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
@@ -18,9 +18,17 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
-CAP_NET_ADMIN, CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SYS_ADMIN = 12, 18, 19, 21
-CAPABILITIES_OF_KEEPERS = (CAP_NET_ADMIN, CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SYS_ADMIN)
-"""In the user namespace of their pool: to give sessions namespaces, and to see who is in them."""
+CAP_DAC_OVERRIDE, CAP_KILL, CAP_SETGID, CAP_SETUID = 1, 5, 6, 7
+CAP_NET_ADMIN, CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 12, 18, 19, 21, 24
+CAPABILITIES_OF_KEEPERS = (
+    *(CAP_NET_ADMIN, CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SYS_ADMIN),
+    *(CAP_SETGID, CAP_SETUID, CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_RESOURCE),
+)
+"""In the user namespace of their pool: to give sessions namespaces, and to see who is in them; to
+give each a user of its own, and to reach what another user has: its files, processes, limits."""
+
+INSIDE_ID = 1000
+"""The user and the group that everybody inside is to itself."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -169,22 +177,43 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
 
 
-def enter_user_namespace(inside_id: int | None = None, *, others: int = 0) -> None:
-    """Enter a user namespace of our own, keeping our user and group ids or getting others.
+def become(user_id: int) -> None:
+    """Become another user of this user namespace, and its group, for good.
+
+    Capabilities stay, which the next user namespace or program then takes.
+    """
+    os.setgroups(())
+    os.setresgid(user_id, user_id, user_id)
+    os.setresuid(user_id, user_id, user_id)
+
+
+def use_files_as(user_id: int) -> None:
+    """Make and open files as another user and its group, and stay who we are."""
+    for call, what in ((_libc.setfsgid, "setfsgid"), (_libc.setfsuid, "setfsuid")):
+        call(user_id)
+        if call(-1) != user_id:  # changes nothing, and returns what is
+            raise OSError(errno.EPERM, f"{what} {user_id}: {os.strerror(errno.EPERM)}")
+
+
+def enter_user_namespace(*, others: int = 0, mapped: Callable[[], bool] | None = None) -> None:
+    """Enter a user namespace of our own, where we are `INSIDE_ID`.
 
     Namespaces of the kinds `others` are entered with it, which then belong to it.
-    What counts per user (processes, above all) is counted apart from here on.
+    What counts per user (processes, above all) is counted apart from here on. `mapped` may have
+    somebody with more rights map more than our own id, and says whether it was done.
     """
     uid, gid = os.getuid(), os.getgid()
-    inside_uid, inside_gid = (uid, gid) if inside_id is None else (inside_id, inside_id)
     set_dumpable(True)  # else /proc/self belongs to root and the maps cannot be written
     unshare(CLONE_NEWUSER | others)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside_uid} {uid} 1")):
-        _write_self(name, text)
-    _write_self("gid_map", f"{inside_gid} {gid} 1")
+    if mapped is not None and mapped():
+        return
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{INSIDE_ID} {uid} 1")):
+        write_self(name, text)
+    write_self("gid_map", f"{INSIDE_ID} {gid} 1")
 
 
-def _write_self(name: str, text: str) -> None:
+def write_self(name: str, text: str) -> None:
+    """Write one of our own files in /proc, which belong to root while we are not dumpable."""
     fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

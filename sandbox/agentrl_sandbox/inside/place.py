@@ -45,7 +45,10 @@ class Place:
 
 
 def options(disk_bytes: int, entries: int) -> dict[str, str]:
-    """Return the options of a file system in memory with these limits."""
+    """Return the options of a file system in memory with these limits.
+
+    It belongs to the user as whom this process uses files.
+    """
     # The root directory takes an entry of its own.
     return {"size": str(disk_bytes), "mode": "700", "nr_inodes": str(entries + 1)}
 

@@ -38,6 +38,7 @@ class Quota:
             output_bytes=limits.output_bytes,
             isolated=limits.isolated,
             packages=limits.packages,
+            user_id=limits.user_id,
         )
 
     def used_up(self, used_cpu_s: float) -> bool:

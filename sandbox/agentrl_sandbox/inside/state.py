@@ -30,6 +30,8 @@ class Settings:
     """Sessions to keep ready."""
     packages: str = ""
     """A directory of packages to import from, or nothing."""
+    user_id: int = -1
+    """Of an opened session and its forks, in the user namespace of the pool; -1: the keeper's."""
 
 
 @dataclass

@@ -19,6 +19,7 @@ from agentrl_sandbox.inside import files, interpreter, kernel, network, processe
 from agentrl_sandbox.inside.frames import Reader, encode
 from agentrl_sandbox.inside.keeper import Keeper
 from agentrl_sandbox.inside.state import Settings
+from agentrl_sandbox.inside.users import Users
 
 # What model-written code is likely to import: loaded once here, shared by every session.
 PRELOADED = """
@@ -38,11 +39,13 @@ class Supervisor:
         self._settings = settings
         self._selector = selectors.PollSelector()  # see keeper.py
         self._keepers: dict[int, int] = {}
+        self._user_of: dict[int, int] = {}
         self._warm: dict[int, socket.socket] = {}
         """The host's ends of the sessions that are ready, oldest first, by their keepers."""
         self._wanted = 0
         """How many to keep ready: as many as were opened, up to the setting."""
         self._opened = 0
+        self._users = Users.found() if settings.isolated else Users(range(0))
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self, reader: Reader) -> NoReturn:
@@ -87,6 +90,7 @@ class Supervisor:
     def _start(self) -> int:
         """Fork a keeper, add it to those that are ready, and return its process id."""
         self._opened += 1
+        user_id = self._users.take()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -94,24 +98,26 @@ class Supervisor:
                     kernel.unshare(kernel.CLONE_NEWPID)  # the next child is the first of its own
                 pid = kernel.fork()
                 if pid == 0:
-                    self._become_keeper(theirs)
+                    self._become_keeper(theirs, user_id)
             except OSError:
                 ours.close()
+                self._users.give_back(user_id)
                 raise
             finally:
                 if self._settings.isolated:
                     kernel.join(self._own_pids, kernel.CLONE_NEWPID)
         pidfd = os.pidfd_open(pid)
         self._keepers[pid] = pidfd
+        self._user_of[pid] = user_id
         self._warm[pid] = ours
         self._selector.register(pidfd, selectors.EVENT_READ, pid)
         return pid
 
-    def _become_keeper(self, link: socket.socket) -> NoReturn:
+    def _become_keeper(self, link: socket.socket, user_id: int) -> NoReturn:
         try:
             os.closerange(3, link.fileno())
             os.closerange(link.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-            Keeper(link, prepare(self._settings, self._opened)).run()
+            Keeper(link, prepare(self._settings, self._opened, user_id)).run()
         except BaseException as error:  # noqa: BLE001 - the last place that can say why
             traceback.print_exc()
             sys.stderr.flush()
@@ -130,6 +136,7 @@ class Supervisor:
         self._selector.unregister(pidfd)
         processes.wait_end(pid, pidfd)
         os.close(pidfd)
+        self._users.give_back(self._user_of.pop(pid))
         if (link := self._warm.pop(pid, None)) is not None:
             link.close()
             self._wanted = 0  # whatever ended it may end the next one too
@@ -150,8 +157,8 @@ class Supervisor:
         os._exit(0)
 
 
-def prepare(settings: Settings, number: int) -> Settings:
-    """Make this process a keeper: its namespaces, its place for sessions."""
+def prepare(settings: Settings, number: int, user_id: int) -> Settings:
+    """Make this process a keeper: its namespaces, its place for sessions, their user."""
     kernel.set_dumpable(False)
     if not settings.isolated:
         kernel.die_with_parent(signal.SIGKILL)
@@ -164,7 +171,12 @@ def prepare(settings: Settings, number: int) -> Settings:
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "/proc", "proc", quiet)
-    return settings
+    if user_id < 0:
+        return settings
+    # What we make for a session is its own from the start, and what it may not open, we may not
+    # either: whatever the way we are led there. Everything else is done as ourselves.
+    kernel.use_files_as(user_id)
+    return replace(settings, user_id=user_id)
 
 
 def main() -> None:

@@ -2,11 +2,10 @@
 
 import json
 import os
-import random
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from socket import socket
 
@@ -14,8 +13,10 @@ from agentrl.errors import ConfigError
 from agentrl_sandbox import enter
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.inside.container import LINKS
+from agentrl_sandbox.inside.kernel import INSIDE_ID
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import StartedProcess, start_process
+from agentrl_sandbox.launch.users import block, own_block, own_users
 
 INSTALL = "apt-get install bubblewrap"
 WAY_OUT = (
@@ -25,7 +26,10 @@ WAY_OUT = (
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")
-_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE")
+_CAPABILITIES = (
+    *("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SETGID"),
+    *("CAP_SETUID", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SYS_RESOURCE"),
+)
 _FILES = {
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "/etc/passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n",
@@ -33,11 +37,11 @@ _FILES = {
     "/etc/nsswitch.conf": "hosts: files\n",
 }
 """What programs look up, with nothing of this machine in it."""
+ROOT = "/home/agent"
 _ARCHIVE = "/run/agentrl.zip"
 _PACKAGES = "/packages"
-USER_IDS = range(2**30, 2**30 + 2**24)
-"""Where nobody's users are; each supervisor started by root gets one of its own."""
-_INSIDE_ID = "1000"
+_UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
+"""And the user namespace, by `enter.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,15 @@ class BubblewrapLauncher:
         file_fds = {path: _memory_file("file", text.encode()) for path, text in _FILES.items()}
         options = bubblewrap_options(binds, archive_fd=archive_fd, file_fds=file_fds)
         options_fd = _memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
-        command = [self.path, "--args", str(options_fd), base_python(), "-I", "-S", "-X", "utf8"]
+        ids = own_block() if as_root else None
+        users = own_users([source for source, _ in shown]) if ids is None else block(ids)
+        python = [base_python(), "-I", "-S", "-X", "utf8", _ARCHIVE]
         plan = {
-            "user_id": random.SystemRandom().choice(USER_IDS) if as_root else None,
+            "user_id": None if ids is None else ids.start,
+            "users": None if users is None else asdict(users),
             "stage": stage,
-            "command": [*command, _ARCHIVE],
+            "program": self.path,
+            "options": ["--args", str(options_fd), *python],
         }
         plan_fd = _memory_file("agentrl-plan", json.dumps(plan).encode())
         script = ["-I", "-S", enter.__file__, str(plan_fd)]
@@ -80,7 +88,7 @@ class BubblewrapLauncher:
         finally:
             for fd in fds:
                 os.close(fd)
-        return StartedProcess(process, "/home/agent", log, _PACKAGES if self.packages else "")
+        return StartedProcess(process, ROOT, log, _PACKAGES if self.packages else "")
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
@@ -133,11 +141,15 @@ def bubblewrap_options(
     A few capabilities are kept in the sandbox's own user namespace, so that the supervisor can give
     each session namespaces of its own; interpreters have none at all.
     """
-    options = ["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-    options += ["--uid", _INSIDE_ID, "--gid", _INSIDE_ID, "--hostname", "sandbox"]
+    options = [f"--unshare-{kind}" for kind in _UNSHARED]
+    options += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    options += ["--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID), "--hostname", "sandbox"]
     options += ["--cap-drop", "ALL"]
     for name in _CAPABILITIES:
         options += ["--cap-add", name]
+    # Else some that bubblewrap makes on its own way down are for one user alone.
+    for path in _parents([*_ETC, *_FILES, _ARCHIVE, ROOT, *(target for _, target in binds)]):
+        options += ["--perms", "0755", "--dir", path]
     options += ["--ro-bind", "/usr", "/usr"]
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -154,8 +166,13 @@ def bubblewrap_options(
         options += ["--dev-bind", path, path]
     for name, target in LINKS.items():
         options += ["--symlink", target, f"/dev/{name}"]
-    options += ["--dir", "/home", "--dir", "/home/agent"]
-    for path, fd in file_fds.items():
-        options += ["--ro-bind-data", str(fd), path]
-    options += ["--ro-bind-data", str(archive_fd), _ARCHIVE]
+    options += ["--perms", "0755", "--dir", ROOT]
+    for path, fd in (*file_fds.items(), (_ARCHIVE, archive_fd)):
+        options += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
+
+
+def _parents(paths: Sequence[str]) -> list[str]:
+    """Return the directories above, each after those above it."""
+    above = {str(parent) for path in paths for parent in Path(path).parents}
+    return sorted(above - {"/", "/usr"})

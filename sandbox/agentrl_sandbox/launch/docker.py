@@ -31,6 +31,7 @@ from agentrl_sandbox.launch.engine import Engine, check_sdk
 from agentrl_sandbox.launch.handover import Home
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import readable
+from agentrl_sandbox.launch.users import Users, block, own_block
 from agentrl_sandbox.lease import Lease, labels, new_mark
 from agentrl_sandbox.reaping.engine import default_engine
 
@@ -46,6 +47,7 @@ class StartedContainer:
         self._engine = Engine()
         self._lease = Lease.take("container", self._name, engine=default_engine())
         self._home = Home()
+        self._users: Users | None = None
         self._pidfd = -1
         self.root = ROOT
         self.packages = PACKAGES if packages else ""
@@ -56,10 +58,14 @@ class StartedContainer:
         machine = self._engine.machine()
         check_machine(machine)
         self._engine.check_image(self._settings.image)
+        user = user_id(machine, secrets.randbits(32))
+        if os.geteuid() == 0 and not machine.maps_users:
+            ids = own_block()
+            user, self._users = ids.start, block(ids)
         body = container(
             self._settings,
             machine,
-            user=user_id(machine, secrets.randbits(32)),
+            user=user,
             home=self._home.path,
             packages=self._host_packages,
             labels=labels(self._pool),
@@ -73,7 +79,8 @@ class StartedContainer:
                 self._engine.start(self._name)
                 pid = self._engine.process(self._name)
                 self._pidfd = _pidfd_of(pid)
-                self._home.hand_over(pid, self._pidfd, (control.fileno(), self.log.fd), stop)
+                fds = (control.fileno(), self.log.fd)
+                self._home.hand_over(pid, self._pidfd, fds, stop, users=self._users)
             except SandboxError as error:
                 raise SandboxError(self._said(errors) or str(error)) from error
 

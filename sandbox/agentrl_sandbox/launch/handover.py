@@ -13,7 +13,10 @@ from pathlib import Path
 
 from agentrl.errors import SandboxError
 from agentrl_sandbox.bundle import bundle
+from agentrl_sandbox.enter import write_map
+from agentrl_sandbox.inside.container import NO, YES
 from agentrl_sandbox.launch.container import ARCHIVE, SOCKET
+from agentrl_sandbox.launch.users import Users
 from agentrl_sandbox.lease import Lease, new_mark
 
 CONNECT_S = 30.0
@@ -52,12 +55,19 @@ class Home:
         self._listener.setblocking(False)
 
     def hand_over(
-        self, pid: int, pidfd: int, fds: Sequence[int], stop: threading.Event | None = None
+        self,
+        pid: int,
+        pidfd: int,
+        fds: Sequence[int],
+        stop: threading.Event | None = None,
+        *,
+        users: Users | None = None,
     ) -> None:
         """Give descriptors to the process `pid`, which connects, and to nobody else who does.
 
-        Then nobody can connect any more. `SandboxError` when it ends before that, does not connect
-        within `CONNECT_S`, or `stop` is set.
+        With `users` these are mapped in the user namespace that the process makes, where the
+        kernel permits it. Then nobody can connect any more. `SandboxError` when it ends before
+        that, does not connect within `CONNECT_S`, or `stop` is set.
         """
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
@@ -66,7 +76,7 @@ class Home:
         while time.monotonic() < deadline_s:
             ready = {fd for fd, _ in poll.poll(_LOOK_S * 1000)}
             if self._listener.fileno() in ready:
-                if self._serve(pid, fds):
+                if self._serve(pid, fds, users):
                     return
             elif pidfd in ready:
                 raise SandboxError("it ended before it connected")
@@ -74,7 +84,7 @@ class Home:
                 raise SandboxError("it was not waited for")
         raise SandboxError(f"it did not connect within {CONNECT_S:g} s")
 
-    def _serve(self, pid: int, fds: Sequence[int]) -> bool:
+    def _serve(self, pid: int, fds: Sequence[int], users: Users | None) -> bool:
         try:
             peer, _ = self._listener.accept()
         except BlockingIOError:  # who came has gone
@@ -85,7 +95,13 @@ class Home:
             if _CREDENTIALS.unpack(credentials)[0] != pid:
                 return False
             try:
-                socket.send_fds(peer, [b"\0"], fds)
+                socket.send_fds(peer, [NO if users is None else YES], fds)
+                if users is not None:
+                    peer.settimeout(CONNECT_S)
+                    peer.recv(1)  # its namespace is there
+                    maps = (("uid", users.uid), ("gid", users.gid))
+                    mapped = all(write_map(pid, kind, extents) for kind, extents in maps)
+                    peer.sendall(YES if mapped else NO)
             except OSError as error:
                 raise SandboxError(f"it ended while it connected: {error}") from error
         self._listener.close()

@@ -1,0 +1,131 @@
+"""User ids for the sessions of one supervisor: nobody else's, and enough for one each.
+
+Root takes a block of ids that nobody has. A user gets what /etc/subuid and /etc/subgid lend, by the
+set-user-id programs of the package uidmap, and otherwise all sessions share the user's own id.
+"""
+
+import contextlib
+import os
+import pwd
+import random
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+from agentrl_sandbox.cgroup import Cgroups
+from agentrl_sandbox.inside.kernel import INSIDE_ID
+
+BLOCK = 2**16
+"""Ids of one supervisor: its own, and those of its sessions."""
+BLOCKS = range(2**30, 2**31 - 2**25, BLOCK)
+"""Where the blocks begin: above all users of common systems, below what programs read as negative
+and what systemd keeps for itself."""
+_LENT = {"uid": ("/etc/subuid", "newuidmap"), "gid": ("/etc/subgid", "newgidmap")}
+GET_IT = "apt-get install uidmap && usermod --add-subuids 200000-265535 --add-subgids 200000-265535"
+
+Extent = tuple[int, int, int]
+"""First id inside, first id outside, how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """What a supervisor's user namespace maps."""
+
+    uid: tuple[Extent, ...]
+    gid: tuple[Extent, ...]
+    programs: dict[str, str]
+    """That write the map, by kind; none for root, who writes it."""
+
+
+def block(ids: range) -> Users:
+    """Return the map of a block of ids, the first of which is the supervisor's."""
+    extents = ((INSIDE_ID, ids.start, len(ids)),)
+    return Users(extents, extents, {})
+
+
+def free_block(taken: Iterable[range], drawn: random.Random) -> range:
+    """Return a block that holds none of the ids that are taken; `ConfigError` when none is free."""
+    used = [ids for ids in taken if len(ids)]
+    for start in drawn.sample(BLOCKS, len(BLOCKS)):
+        if all(start >= ids.stop or start + BLOCK <= ids.start for ids in used):
+            return range(start, start + BLOCK)
+    raise ConfigError(
+        f"/etc/subuid and /etc/subgid lend all ids from {BLOCKS.start} to {BLOCKS.stop}; "
+        f"leave {BLOCK} of them to sandboxes"
+    )
+
+
+def lent(text: str, names: Iterable[str]) -> range:
+    """Return the first run of ids that /etc/subuid lends to one of these names."""
+    return next((ids for name, ids in _entries(text) if name in names and ids), range(0))
+
+
+def rotated(ids: range, by: int) -> tuple[Extent, ...]:
+    """Return extents for all ids after the supervisor's, beginning in the middle.
+
+    All supervisors of a user get the same ids: each begins somewhere else.
+    """
+    cut = by % len(ids)
+    pieces, inside = (ids[cut:], ids[:cut]), INSIDE_ID + 1
+    extents: list[Extent] = []
+    for piece in filter(None, pieces):
+        extents.append((inside, piece.start, len(piece)))
+        inside += len(piece)
+    return tuple(extents)
+
+
+def own_block() -> range:
+    """Return a block for root. Two supervisors draw the same one as good as never."""
+    taken = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]
+    return free_block(taken, random.SystemRandom())
+
+
+def own_users(shown: Sequence[str]) -> Users | None:
+    """Return what this user, not being root, may have mapped; None for nothing but itself.
+
+    Ids other than the user's own do not get into directories that are for the user alone: all of
+    those that are `shown` must be open to others.
+    """
+    if not all(_open_to_others(path) for path in shown):
+        return None
+    cgroups = Cgroups.find()
+    if cgroups is not None and cgroups.place.version == 1:
+        return None  # there only root moves processes of others, and bounds on memory matter more
+    uid, gid = os.getuid(), os.getgid()
+    names = {str(uid)}
+    with contextlib.suppress(KeyError):  # known by number only
+        names.add(pwd.getpwuid(uid).pw_name)
+    by = random.SystemRandom().randrange(BLOCK)
+    maps: dict[str, tuple[Extent, ...]] = {}
+    programs: dict[str, str] = {}
+    for kind, own in (("uid", uid), ("gid", gid)):
+        path, program = _LENT[kind]
+        ids, found = lent(_read(path), names)[: BLOCK - 1], shutil.which(program)
+        if not ids or found is None:
+            return None
+        maps[kind], programs[kind] = ((INSIDE_ID, own, 1), *rotated(ids, by)), found
+    return Users(maps["uid"], maps["gid"], programs)
+
+
+def _entries(text: str) -> list[tuple[str, range]]:
+    found: list[tuple[str, range]] = []
+    for line in text.splitlines():
+        name, _, numbers = line.strip().partition(":")
+        start, _, count = numbers.partition(":")
+        if start.isdecimal() and count.isdecimal():
+            found.append((name, range(int(start), int(start) + int(count))))
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _open_to_others(path: str) -> bool:
+    readable = 0o005
+    return os.stat(path).st_mode & readable == readable
