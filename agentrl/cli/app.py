@@ -16,6 +16,8 @@ from agentrl.cli import (
     eval,
     gc,
     init,
+    simulate,
+    trace,
     train,
     warmstart,
 )
@@ -42,7 +44,9 @@ app.command("check-env")(check_env.check_env)
 app.command("check-template")(check_template.check_template)
 app.command("doctor")(doctor.doctor)
 app.command("gc")(gc.gc)
+app.command("simulate")(simulate.simulate)
 app.add_typer(config.app, name="config")
+app.add_typer(trace.app, name="trace")
 
 
 @app.callback()

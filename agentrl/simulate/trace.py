@@ -116,43 +116,53 @@ def append_costs(path: Path, trees: Iterable[Tree]) -> None:
 
 def write_trace(path: Path, trace: Trace) -> None:
     """Write a trace file: a line that says so, then one line per trajectory."""
-    head = json.dumps({"agentrl_trace": FORMAT, "name": trace.name})
+    head = json.dumps(
+        {"agentrl_trace": FORMAT, "name": trace.name, "failure_rate": trace.failure_rate}
+    )
     write_text(path, "\n".join([head, *map(_line, trace.trajectories)]) + "\n")
 
 
-def read_trace(path: Path) -> Trace:
-    """Read a trace file, or what a run appended. `ConfigError` for anything else."""
+def read_trace(path: Path, *, name: str = "") -> Trace:
+    """Read a trace file, or what a run appended. `ConfigError` for anything else.
+
+    A line without its end, left by a crash, is no line.
+    """
     if not path.exists():
         raise ConfigError(
             f"{path}: no such file; a run writes its trace as it goes, and "
             "`agentrl trace record RUN` makes a trace file of it"
         )
-    name, costs = path.stem, list[TrajectoryCost]()
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    name, costs = name or path.stem, list[TrajectoryCost]()
+    rate: float | None = None
+    whole = path.read_text(encoding="utf-8").split("\n")[:-1]
+    for number, text in enumerate(whole, start=1):
         try:
             row = json.loads(text)
             if "agentrl_trace" in row:
-                name = str(row["name"])
                 _check_format(path, row["agentrl_trace"])
+                name, rate = str(row["name"]), float(row["failure_rate"])
                 continue
             costs.append(_cost(row))
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{path}:{number} is no line of a trace ({error}); a line is "
                 '{"prompt": tokens, "reset_s": seconds, "turns": [[tokens, step_s, reply]]}'
             ) from error
-    return trace_of(name, costs)
+    return trace_of(name, costs, failure_rate=rate)
 
 
-def trace_of(name: str, costs: Sequence[TrajectoryCost]) -> Trace:
-    """Return the trace of recorded trajectories; their failures give its failure rate."""
-    failed = sum(cost.failed for cost in costs)
+def trace_of(
+    name: str, costs: Sequence[TrajectoryCost], *, failure_rate: float | None = None
+) -> Trace:
+    """Return the trace of recorded trajectories; `failure_rate` is theirs by default."""
+    if failure_rate is None:
+        failure_rate = sum(cost.failed for cost in costs) / max(1, len(costs))
     return Trace(
         name=name,
         trajectories=tuple(cost for cost in costs if not cost.failed and cost.turns),
-        failure_rate=failed / len(costs) if costs else 0.0,
+        failure_rate=failure_rate,
     )
 
 

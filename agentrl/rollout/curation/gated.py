@@ -28,7 +28,7 @@ from agentrl.trajectory import Leaf, Tree
 class GatedCuration:
     """What a gate asks and tells: `tasks`, `hooks`, and after each batch `batch`.
 
-    Raises `ConfigError` for rules that change the size of a group.
+    Raises `ConfigError` for rules that change the size of a group, or how many groups are opened.
     """
 
     curator: Curator
@@ -51,6 +51,12 @@ class GatedCuration:
             raise ConfigError(
                 "curation.allocation.name changes how many trajectories a task gets, and the gate "
                 "gives every group rollout.group_size; set curation.allocation.name: fixed"
+            )
+        rule = self.curator.rules.filter
+        if rule is not None and (rule.oversample != 1 or rule.refill != "missing"):
+            raise ConfigError(
+                "curation.filter.oversample and curation.filter.refill say how many groups to "
+                "open, and behind the gate rollout.over_provision does; leave them at 1 and missing"
             )
 
     def tasks(self, count: int) -> list[Task]:

@@ -144,11 +144,10 @@ def batch_is_ready(state: SchedulerState, policy: GatePolicy) -> bool:
     """Return whether the trainer gets its batch now; the gate closes before it does."""
     if not state.waiting:
         return False
-    if policy.mode == "sync":
-        return state.open == 0 and state.ready >= policy.groups_per_step
     if state.ready >= policy.groups_per_step:
         return True
-    return state.ready > 0 and _nothing_moves(state, policy)
+    # In `sync` a step has all of its groups, whatever its segments say.
+    return policy.mode != "sync" and state.ready > 0 and _nothing_moves(state, policy)
 
 
 def next_segment_is_due(state: SchedulerState, policy: GatePolicy) -> bool:

@@ -1,0 +1,165 @@
+"""`agentrl simulate`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentrl.cli.arguments import Overrides
+from agentrl.cli.console import err, out, show_table
+from agentrl.cli.progress import watch
+
+if TYPE_CHECKING:
+    from agentrl.simulate.study import Setting, Studied
+    from agentrl.simulate.trace import Trace
+
+
+def simulate(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG|TRACE",
+            help="A config file, a trace file, or a made-up trace: lognormal, bimodal, agentic.",
+        ),
+    ],
+    overrides: Overrides = None,
+    *,
+    trace: Annotated[
+        str | None, typer.Option(help="With CONFIG: the trace to play; agentic by default.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=2, help="Training steps to play.")] = 12,
+    train_s: Annotated[float, typer.Option(min=0, help="Seconds of one optimiser step.")] = 20.0,
+    failures: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of attempts that break.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write the timeline here, as SVG.")] = None,
+    recommend: Annotated[
+        bool, typer.Option(help="Search for concurrency, over-provisioning and staleness.")
+    ] = True,
+) -> None:
+    """Play a run's schedule in virtual time: sync, partial and async beside the ideal."""
+    from agentrl.atomic import write_text
+    from agentrl.simulate import study, timeline
+
+    setting = _setting(target, overrides or (), trace, steps, train_s, failures)
+    results = study.compare(setting)
+    sync = results[0].per_s
+    rows = [_row(one, sync) for one in results]
+    show_table(HEADINGS, [*rows, _ideal(results[0])], title=_title(setting))
+    for one in results:
+        out.print(f"\n{one.setting.policy.mode}\n{timeline.text(one.timeline)}", markup=False)
+    if picture is not None:
+        write_text(picture, timeline.picture(results))
+        err.print(f"written to {picture}", markup=False)
+    if recommend:
+        _recommend(setting)
+
+
+HEADINGS = (
+    "mode",
+    "trajectories/s",
+    "x sync",
+    "of ideal",
+    "engine busy",
+    "env busy",
+    "mean age",
+    "oldest",
+    "retried",
+)
+
+
+def _row(one: "Studied", sync_per_s: float) -> tuple[str, ...]:
+    return (
+        one.setting.policy.mode,
+        f"{one.per_s:.3f}",
+        f"{one.per_s / sync_per_s:.2f}",
+        f"{one.per_s / one.ideal_per_s:.0%}",
+        f"{one.engine_busy:.1%}",
+        f"{one.env_busy:.1%}",
+        f"{one.age_mean:.2f}",
+        str(one.age_max),
+        str(one.retried),
+    )
+
+
+def _ideal(one: "Studied") -> tuple[str, ...]:
+    return ("ideal", f"{one.ideal_per_s:.3f}", "", "100%", "", "", "", "", "")
+
+
+def _title(setting: "Setting") -> str:
+    policy, trace = setting.policy, setting.trace
+    return (
+        f"{trace.name}: {trace.tokens_mean:.0f} tokens and {trace.env_s_mean:.1f} environment-"
+        f"seconds per trajectory; {policy.groups_per_step} groups of {policy.group_size}, "
+        f"{policy.concurrency} environments, {setting.speed.slots} slots"
+    )
+
+
+def _setting(
+    target: str,
+    overrides: Sequence[str],
+    trace: str | None,
+    steps: int,
+    train_s: float,
+    failures: float | None,
+) -> "Setting":
+    from agentrl.config.load import load_config
+    from agentrl.rollout.gate.policy import GatePolicy
+    from agentrl.simulate.engine import EngineSpeed
+    from agentrl.simulate.study import Setting
+
+    policy = GatePolicy(groups_per_step=16, group_size=8, concurrency=256, over_provision=2.0)
+    speed = EngineSpeed()
+    if target.endswith((".yaml", ".yml")):
+        config = load_config(Path(target), overrides)
+        policy = GatePolicy(
+            groups_per_step=config.rollout.tasks_per_step,
+            group_size=config.rollout.group_size,
+            concurrency=config.rollout.concurrency,
+            retries=config.rollout.retries,
+            over_provision=2.0,
+        )
+        speed = EngineSpeed(slots=config.engine.slots)
+        target = trace or "agentic"
+    return Setting(
+        trace=_trace(target),
+        policy=policy,
+        speed=speed,
+        train_s=train_s,
+        steps=steps,
+        warm_steps=min(3, steps - 1),
+        failure_rate=failures,
+    )
+
+
+def _trace(name: str) -> "Trace":
+    from agentrl.simulate.synthetic import TRACES, synthetic
+    from agentrl.simulate.trace import read_trace
+
+    return synthetic(name) if name in TRACES else read_trace(Path(name))
+
+
+def _recommend(setting: "Setting") -> None:
+    from agentrl.simulate import recommend
+
+    grid = recommend.grid_around(setting)
+    total = sum(1 for _ in recommend.settings(setting, grid))
+    with watch(err) as progress, progress.phase("search", total=total) as bar:
+        results = recommend.search(setting, grid, lambda: bar.advance(1))
+    rows: list[tuple[str, ...]] = []
+    for mode in ("partial", "async"):
+        best = recommend.recommend(results, mode)
+        policy = best.setting.policy
+        own = (
+            f"over_provision: {policy.over_provision:g}"
+            if mode == "partial"
+            else f"max_staleness: {policy.max_staleness}"
+        )
+        rows.append(
+            (mode, str(policy.concurrency), own, f"{best.per_s:.3f}", f"{best.engine_busy:.1%}")
+        )
+    out.print()
+    show_table(
+        ("mode", "concurrency", "", "trajectories/s", "engine busy"), rows, title="recommended"
+    )

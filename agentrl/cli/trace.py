@@ -1,0 +1,52 @@
+"""`agentrl trace record` and `agentrl trace show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import err, show_table
+
+app = typer.Typer(help="What trajectories cost, for `agentrl simulate`.")
+
+
+@app.command("record")
+def record(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The trace file; RUN.trace.jsonl here.")
+    ] = None,
+) -> None:
+    """Make a trace file of what a run's trajectories cost."""
+    from agentrl.simulate.trace import FILE, read_trace, write_trace
+
+    trace = read_trace(run / FILE, name=run.resolve().name)
+    output = output or Path(f"{trace.name}.trace.jsonl")
+    write_trace(output, trace)
+    err.print(f"{len(trace.trajectories)} trajectories written to {output}", markup=False)
+
+
+@app.command("show")
+def show(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a made-up one.")],
+) -> None:
+    """Print what the trajectories of a trace are like."""
+    from agentrl.simulate.synthetic import TRACES, synthetic
+    from agentrl.simulate.trace import quantile, read_trace
+
+    read = synthetic(trace) if trace in TRACES else read_trace(Path(trace))
+    costs = read.trajectories
+    figures = {
+        "turns": [float(len(cost.turns)) for cost in costs],
+        "sampled tokens": [float(cost.tokens) for cost in costs],
+        "reset, s": [cost.reset_s for cost in costs],
+        "environment, s": [cost.env_s for cost in costs],
+        "one step, s": [turn.step_s for cost in costs for turn in cost.turns],
+    }
+    rows = [
+        (name, *(f"{quantile(values, q):.4g}" for q in (0, 0.5, 0.9, 0.99, 1)))
+        for name, values in figures.items()
+    ]
+    title = f"{read.name}: {len(costs)} trajectories, {read.failure_rate:.1%} of attempts failed"
+    show_table(("", "least", "median", "90 %", "99 %", "most"), rows, title=title)
