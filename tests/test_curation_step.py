@@ -754,6 +754,9 @@ async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_run() -> No
             await gate.batch()
     with pytest.raises(ConfigError, match=r"allocation\.name.*rollout\.group_size"):
         GatedCuration(curator=curator(Curation(allocation=Dars())), wanted=1)
+    more = Curation(filter=DynamicSampling(oversample=2.0))
+    with pytest.raises(ConfigError, match=r"filter\.oversample.*rollout\.over_provision"):
+        GatedCuration(curator=curator(more), wanted=1)
 
 
 def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
