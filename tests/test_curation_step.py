@@ -1,4 +1,11 @@
-"""A step of curation: refills, second phases, loans, what waits, what it costs, how it resumes."""
+"""A step of curation: refills, second phases, loans, what waits, what it costs, how it resumes.
+
+Mutants seen caught: a batch not cut; running groups not counted; an exhausted sampler asked again;
+carried groups forgotten, or a version too old; groups that end in another step; loans observed,
+unmarked, beside the trajectory they replace, carried on, or counted as trained; failures counted as
+trained; a second phase asked twice or with the first one's samples; busy tasks drawn; a batch in
+order of arrival; tasks in flight drawn behind the gate.
+"""
 
 import asyncio
 import json
@@ -787,3 +794,5 @@ def test_behind_the_gate_tasks_in_flight_are_not_drawn_and_old_ones_only_at_need
     third = curation.tasks(4)
     assert len({t.id for t in third}) == 4
     assert first[0].id not in {t.id for t in third}
+    curation.batch([])
+    assert first[0].id not in {t.id for t in curation.tasks(5)}
