@@ -1,11 +1,12 @@
 """Rules of curation: how many, how long, which groups, which steps; worked numbers first.
 
-Mutants seen caught: no cap at the base; oldest scores instead of latest; a length rounded up by its
-last bit; 1/N for DARS's zero; hardness by successes; limit beyond the first phase; DARS counts
-failures; rewards not cut; rounded means; `<` for the spread; singletons after failures; refill budget
-off by one; failures among the first; pool age and uses off by one; the oldest success lent; sample 0
-replaced; loans to every group; failed steps in the percentile; the last node of a turn only; the
-token mask ignored; unknown entropies dropped; unknown keys of a saved state accepted.
+Mutants seen caught: no cap at the base; oldest scores instead of latest; a length rounded up by
+its last bit; 1/N for DARS's zero; hardness by successes; limit beyond the first phase; DARS
+counts failures; rewards not cut; rounded means; `<` for the spread; singletons after failures;
+refill budget off by one; failures among the first; pool age and uses off by one; the oldest
+success lent; sample 0 replaced; loans to every group; failed steps in the percentile; the last
+node of a turn only; the token mask ignored; unknown entropies dropped; unknown keys of a saved
+state accepted.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Task samplers: the worked numbers, what they may never do, and that a saved state goes on.
 
 Mutants seen caught: sign, slope and N of CDAS; its first observation; ties by index; a short side
-not filled; p(1 - p) for VADE; either decay or the bound left out; another prior; rewards in order of
-arrival; overdue tasks in catalogue order or a step late; taken tasks drawn; rounds or steps that draw
-the same; a stream not skipped.
+not filled; p(1 - p) for VADE; either decay or the bound left out; another prior; rewards in order
+of arrival; overdue tasks in catalogue order or a step late; taken tasks drawn; rounds or steps
+that draw the same; a stream not skipped.
 """
 
 import json

@@ -1,10 +1,10 @@
 """A step of curation: refills, second phases, loans, what waits, what it costs, how it resumes.
 
-Mutants seen caught: a batch not cut; running groups not counted; an exhausted sampler asked again;
-carried groups forgotten, or a version too old; groups that end in another step; loans observed,
-unmarked, beside the trajectory they replace, carried on, or counted as trained; failures counted as
-trained; a second phase asked twice or with the first one's samples; busy tasks drawn; a batch in
-order of arrival; tasks in flight drawn behind the gate.
+Mutants seen caught: a batch not cut; running groups not counted; an exhausted sampler asked
+again; carried groups forgotten, or a version too old; groups that end in another step; loans
+observed, unmarked, beside the trajectory they replace, carried on, or counted as trained;
+failures counted as trained; a second phase asked twice or with the first one's samples; busy
+tasks drawn; a batch in order of arrival; tasks in flight drawn behind the gate.
 """
 
 import asyncio
@@ -789,7 +789,7 @@ def test_behind_the_gate_tasks_in_flight_are_not_drawn_and_old_ones_only_at_need
     curation = GatedCuration(curator=who, wanted=2)
     first = curation.tasks(3)
     curation.flying = lambda: first[:1]
-    second = curation.tasks(2)
+    second = curation.tasks(3)
     assert not {t.id for t in first} & {t.id for t in second}
     third = curation.tasks(4)
     assert len({t.id for t in third}) == 4
