@@ -192,6 +192,9 @@ def test_what_was_observed_adds_up_to_a_share() -> None:
     assert (one + one).share(16, Online(temperature=0.5)) == 9
     assert Observed().share(16, Online()) is None
     assert Observed(root_sum=0.3, roots=1).share(16, Monitored()) == 9, "the root stands for both"
+    # With the openings (0.6 + 0.2) / 4 = 0.2, so 16 * sigmoid(1) = 11.7; else 16 * sigmoid(2).
+    assert one.share(16, Online(count_opening=True)) == 12
+    assert one.share(16, Online()) == 15
     among = Online(temperature=100, count_opening=True, form="paper")
     # (0.3 + 0.3 + 0.1 + 0.1) / 4 = 0.2, 16 * sigmoid(10) = 15.999
     assert one.share(16, among) == 16

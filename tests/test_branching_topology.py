@@ -345,7 +345,10 @@ def test_premonitoring_runs_one_trajectory_alone_and_keeps_it() -> None:
     )
     state, starts = topology.start("task", seed=0)
     assert len(starts) == 1
-    state = opening(topology, state, starts[0], 0.1, 0.3)
+    state = opening(topology, state, starts[0], 0.1)
+    boundary = Boundary(path=(0,), turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.3))
+    state, decision = topology.at_boundary(state, boundary)
+    assert (decision.reason, decision.children) == ("alone", ())
     state, more = topology.finished(state, Ended(path=(0,), tokens=5))
     assert len(more) == 7, "8 by the split, and the first is one of them"
     assert state.growth.ledger.ended == (0,)
