@@ -1,9 +1,9 @@
 """A small soak of sandboxes in every run of the tests, and what the soak itself would miss.
 
-Mutants of the model and the census that were run and are caught here: a token that is not
-compared, output or a value that is not, names that are not, a truncation nobody asks about,
-`restore` taken for `fresh`, threads forgotten, a copy that shares the original's files, a process
-or a descriptor that is not counted.
+Mutants of the model, the census and the book that were run and are caught here: token, output,
+value, status, truncation or names that are not compared, names that are not settled, `restore`
+taken for `fresh`, threads forgotten, an `end` that is none, a copy that shares files or names,
+processes or descriptors that are not counted, directories of others that are, wrong quantiles.
 """
 
 import subprocess

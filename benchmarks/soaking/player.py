@@ -211,8 +211,9 @@ class Player:
             seat.state.files[token] = await seat.session.read(token)
         except FileNotFoundError:
             seat.state.perhaps_lost(self.mode)
-            if self.mode == "end":
-                seat.state.over = not (await seat.session.exec("0")).ok
+            look = await seat.session.exec("import threading; threading.active_count()")
+            seat.state.over = self.mode == "end" and not look.ok
+            seat.state.threads = look.ok and look.value != "1"
         else:
             seat.state.lose(self.mode)
 
