@@ -136,6 +136,24 @@ def test_open_trajectories_come_back_after_their_last_turn(store: Store) -> None
     assert not other.mid_turn
 
 
+def test_turns_that_overlap_keep_their_own_parents(store: Store) -> None:
+    """Nodes are recorded in another order than they were added, and so under other names."""
+    play = Play(store)
+    first, second = play.begin(0), play.begin(1)
+    early = play.tree.add(sampled(play.at[first], 3))
+    play.turn(second, 4, 4)
+    play.tree.add(sampled(play.at[second], 8))  # of a turn that never ends
+    play.at[first] = play.tree.add(tool(early, 7))
+    store.turn(first, play.tree, play.at[first], answered("late"))
+    play.turn(first, 5)
+    with Store.open(crash(store), resume=True) as again:
+        (group,) = again.restore().open
+    one, other = group.open
+    assert group.tree.tokens(one.at or 0) == (1, 2, 3, 7, 5, 9)
+    assert group.tree.tokens(other.at or 0) == (1, 2, 4, 4, 9)
+    assert len(group.tree.nodes) == 7
+
+
 def test_a_world_comes_back_by_its_history(store: Store) -> None:
     play = Play(store)
     trajectory = play.begin(1)
@@ -283,6 +301,23 @@ def test_without_a_checkpoint_everything_is_trained_anew(store: Store) -> None:
     with Store.open(crash(store), resume=True) as again:
         state = again.restore()
     assert [group.id for group in state.complete] == [0] == list(state.reopened)
+
+
+def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(store: Store) -> None:
+    """Resumed from the older one first, then from the newer one: each has its own weights."""
+    one, two = (Play(store, order=n).complete() for n in range(2))
+    store.trained([one], step=1)
+    older = store.checkpoint(1)
+    store.trained([two], step=2)
+    newer = store.checkpoint(2)
+    crash(store)
+    for position, step, waiting in [(older, 1, [two]), (newer, 2, []), (0, 0, [one, two])]:
+        with Store.open(store.folder, resume=True) as again:
+            state = again.restore(position=position, step=step)
+            assert [group.id for group in state.complete] == waiting
+            if not waiting:
+                with pytest.raises(StoreError, match="group 1 is trained"):
+                    again.trained([two], step=3)
 
 
 def test_a_checkpoint_beyond_the_log_is_refused(store: Store) -> None:
@@ -531,6 +566,7 @@ def test_a_long_trajectory_comes_back(store: Store) -> None:
 def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
     settings = StoreSettings(segment_bytes=2000, keep="untrained")
     with Store.open(folder, settings) as store:
+        untrained = Play(store, order=9).complete()
         groups = [Play(store, order=n).complete() for n in range(4)]
         waiting = Play(store, order=4)
         waiting.begin(0)
@@ -546,12 +582,12 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
         with pytest.raises(StoreError, match="were pruned; resume from a newer checkpoint"):
             again.restore(position=0, step=0)
         state = again.restore(position=old, step=1)
-        assert [g.id for g in state.complete] == groups[2:]
+        assert [g.id for g in state.complete] == [untrained, *groups[2:]]
         assert [g.id for g in state.open] == [waiting.group]
         again.close()
     with StoreReader(folder) as reader:
         assert 0 < len(list(reader.events())) < again.position
-    with pytest.raises(DamagedStore, match=r"cannot be cut: segments \[0"):
+    with pytest.raises(DamagedStore, match=r"cannot be cut: segments \[\d"):
         Store.open(folder, resume=True, damaged="cut")
     for part in folder.glob("ledger.sqlite*"):
         part.unlink()
