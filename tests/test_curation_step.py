@@ -782,6 +782,28 @@ def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
     assert kept == [False, True]
     figures = curation.batch([]).figures
     assert (figures["curation/kept"], figures["curation/dropped_all_right"]) == (1, 0)
+    assert curation.batch([]).figures["curation/kept"] == 0
+
+
+def test_a_loan_waits_with_its_group_behind_the_gate() -> None:
+    rules = Curation(filter=DynamicSampling(), pool=SuccessPool(max_uses=1))
+    curation = GatedCuration(curator=curator(rules, tasks=1, group_size=2), wanted=1)
+    scores: tuple[Score, ...] = (lambda s, t, i: float(i), lambda s, t, i: 0.0)
+    tree = Tree(Task(prompt="none yet"))
+    for number, score in enumerate(scores):
+        (task,) = curation.tasks(1)
+        curation.flying = lambda task=task: [task]
+        ask = Ask(ordinal=number, task=task, trajectories=2, max_turns=8)
+        tree = filled(ask, number, number, score)
+        curation.hooks.on_finished(Attempt(group=number, sample=0), tree, tree.leaves[0])
+        assert curation.hooks.on_group(GroupState(number=number, target=2), tree.leaves)
+        curation.version = number + 1
+        assert not curation.batch([]).loans
+        curation.flying = tuple
+    assert not curation.curator.state.pool.refs
+    curated = curation.batch([tree])
+    assert [loan.ref for loan in curated.loans] == ["0/0/1"]
+    assert {reward_of(leaf.outcome) for leaf in curated.trees[0].leaves} == {0.0, 1.0}
 
 
 def test_behind_the_gate_tasks_in_flight_are_not_drawn_and_old_ones_only_at_need() -> None:
