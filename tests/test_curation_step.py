@@ -807,14 +807,14 @@ def test_a_loan_waits_with_its_group_behind_the_gate() -> None:
 
 
 def test_behind_the_gate_tasks_in_flight_are_not_drawn_and_old_ones_only_at_need() -> None:
-    who = curator(Curation(sampler=Uniform()), tasks=6)
+    who = curator(Curation(sampler=Uniform()), tasks=30)
     curation = GatedCuration(curator=who, wanted=2)
-    first = curation.tasks(3)
+    first = curation.tasks(15)
     curation.flying = lambda: first[:1]
-    second = curation.tasks(3)
+    second = curation.tasks(15)
     assert not {t.id for t in first} & {t.id for t in second}
-    third = curation.tasks(4)
-    assert len({t.id for t in third}) == 4
+    third = curation.tasks(20)
+    assert len({t.id for t in third}) == 20
     assert first[0].id not in {t.id for t in third}
     curation.batch([])
-    assert first[0].id not in {t.id for t in curation.tasks(5)}
+    assert first[0].id not in {t.id for t in curation.tasks(29)}
