@@ -485,3 +485,17 @@ def test_a_ledger_names_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="turns from 1 on"):
         FanOut(budget=Budget(leaves=1), turns=(0,))
     assert Online().roots == 0
+
+
+def test_a_place_is_held_while_its_chain_lives_and_no_longer() -> None:
+    topology = TreeGrpo(trees=1, rounds=1, width=1, draw=drawn(0.0))
+    state, (root,) = topology.start("task", seed=0)
+    boundary = Boundary(path=root.path, turn=1, node=0, context_tokens=1, tokens=1)
+    state, decision = topology.at_boundary(state, boundary)
+    assert decision.keep
+    state, (start,) = topology.finished(state, Ended(path=root.path, tokens=1))
+    assert (start.origin, topology.kept(state)) == (origin(decision), {origin(decision)})
+    state, again = topology.finished(state, Ended(path=start.path, tokens=1, failed=True))
+    assert (again[0].origin, topology.kept(state)) == (origin(decision), {origin(decision)})
+    state, more = topology.finished(state, Ended(path=again[0].path, tokens=1))
+    assert (more, topology.kept(state)) == ((), frozenset())
