@@ -7,11 +7,12 @@
                                                 environment most people need
     3     token ids out, sampled tokens back    policy.py; engine/local.py, with chat/ in between
     4     trajectories as a tree of tokens      trajectory.py, recorded by rollout/episode.py
-    5     groups of trajectories                rollout/pool.py; decisions in scheduler.py
+    5     groups of trajectories                rollout/gate/ (when they run), rollout/pool.py;
+                                                contracts in scheduler.py
     6     samples, packed                       learn/batch.py
     7     credit per trajectory                 learn/advantage.py
     8     loss, gradient, weights, version+1    learn/loss.py, correction.py, trainer.py
-    9     weights into the engine               PolicyEngine.load, in `_Loop._step` below
+    9     weights into the engine               Gate.load, in `_Loop._step` below
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
 wiring.py (config sections to parts), run_folder.py, summary.py and metrics.py (what stays on disk).
@@ -36,9 +37,9 @@ from agentrl.env import Env
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
-from agentrl.policy import PolicyEngine, Sampling
 from agentrl.progress import Phase, Progress, Quiet
 from agentrl.rollout.figures import rollout_figures
+from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
 from agentrl.run_folder import RunFolder
 from agentrl.run_id import new_run_id, using_run_id
@@ -46,7 +47,6 @@ from agentrl.sampler import TaskSampler
 from agentrl.sandbox import using_sandbox
 from agentrl.scheduler import Schedule, check_failures
 from agentrl.scope import run_scope
-from agentrl.seeds import derive
 from agentrl.summary import Summary
 from agentrl.task import Task
 from agentrl.thread import in_thread_to_the_end, run_to_the_end
@@ -138,16 +138,22 @@ async def _train(
             sampler.skip(checkpoints.restore(trainer))
             async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
+                rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
+                gate = wiring.gate(
+                    config,
+                    rollouts,
+                    sampler.take,
+                    on_stuck=progress.say,
+                    version=trainer.version,
+                )
                 loop = _Loop(
                     schedule=wiring.schedule(config),
-                    seed=config.run.seed,
-                    sampling=wiring.train_sampling(config),
                     evaluation=wiring.evaluation(config, heldout),
                     progress=progress,
                     summary=summary,
                     sampler=sampler,
-                    rollouts=wiring.rollouts(config, make_env, engine, policy.chat),
-                    engine=engine,
+                    rollouts=rollouts,
+                    gate=gate,
                     trainer=trainer,
                     checkpoints=checkpoints,
                     position=sampler.position,
@@ -157,7 +163,8 @@ async def _train(
                     if not resume:
                         # A run that is resumed was checked when it began, and reads less of it now.
                         check_all_read(config)
-                    before, after = await loop.run(writer)
+                    async with gate:
+                        before, after = await loop.run(writer)
     return RunResult(
         folder=folder.path,
         steps=trainer.version,
@@ -172,14 +179,12 @@ class _Loop:
     """Steps 1 to 9, again and again. `_train` opens and closes its parts."""
 
     schedule: Schedule
-    seed: int
-    sampling: Sampling
     evaluation: Evaluation
     progress: Progress
     summary: Summary
     sampler: TaskSampler
     rollouts: Rollouts
-    engine: PolicyEngine
+    gate: Gate
     trainer: "Trainer"
     checkpoints: "Checkpoints"
     position: int
@@ -204,35 +209,34 @@ class _Loop:
 
     async def _step(self) -> dict[str, float]:
         began = time.monotonic()
-        trees = await self.rollouts.collect(
-            self.sampler.take(self.schedule.tasks_per_step),
-            group_size=self.schedule.group_size,
-            seed=derive(self.seed, "rollouts", self.trainer.version),
-            sampling=self.sampling,
-        )
+        batch = await self.gate.batch()
+        trees = batch.trees
         check_failures(
             [leaf.outcome for tree in trees for leaf in tree.leaves],
             max_failed_fraction=self.schedule.max_failed_fraction,
         )
         self.position = self.sampler.position
         collected = time.monotonic()
-        figures = await in_thread_to_the_end(self.trainer.step, trees)
-        await self.engine.load(self.trainer.weights(), self.trainer.version)
+        figures = await in_thread_to_the_end(self.trainer.step, trees, batch.trainable)
+        await self.gate.load(self.trainer.weights(), self.trainer.version)
         ended = time.monotonic()
         figures |= {
             "seconds/rollout": collected - began,
             "seconds/learn": ended - collected,
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
             **rollout_figures(trees),
+            **self.gate.figures(),
         }
         if self.schedule.evaluates_after(self.trainer.version):
-            report = await self.evaluation.run(self.rollouts, self.progress)
+            async with self.gate.held():
+                report = await self.evaluation.run(self.rollouts, self.progress)
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):
-            report = await self.evaluation.run(self.rollouts, self.progress, f"evaluate {when}")
+            async with self.gate.held():
+                report = await self.evaluation.run(self.rollouts, self.progress, f"evaluate {when}")
         self.summary.put(when, report.summary())
         return report.summary()
 

@@ -11,10 +11,14 @@ from agentrl.evaluation.heldout import Evaluation
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
 from agentrl.rollout.episode import Chat, EpisodeLimits
+from agentrl.rollout.gate.alarm import Alarms
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
 from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
-from agentrl.scheduler import Schedule
+from agentrl.scheduler import Chains, Schedule
 from agentrl.seeds import derive
 from agentrl.task import Task
 
@@ -121,6 +125,63 @@ def rollouts(
         limits=episode_limits(config),
         concurrency=config.rollout.concurrency,
         retries=config.rollout.retries,
+        fork_s=config.rollout.fork_s,
+        stall_s=config.rollout.stall_s,
+    )
+
+
+def gate_policy(config: RunConfig) -> GatePolicy:
+    """Return when trajectories run, and when the trainer gets its batch."""
+    section = config.rollout
+    segment = section.segment
+    return GatePolicy(
+        mode=section.mode,
+        groups_per_step=section.tasks_per_step,
+        group_size=section.group_size,
+        concurrency=section.concurrency,
+        over_provision=section.over_provision,
+        max_staleness=section.max_staleness,
+        max_start_lag=section.max_start_lag,
+        max_age=section.max_age,
+        when_old=section.when_old,
+        retries=section.retries,
+        min_valid=section.min_valid,
+        segment=None if segment is None else SegmentBudget(**segment.model_dump()),
+    )
+
+
+def alarms(config: RunConfig) -> Alarms:
+    """Return which failures stop the run."""
+    section = config.rollout.alarms
+    return Alarms(window=section.window, min_count=section.min_count, thresholds=section.thresholds)
+
+
+def gate(
+    config: RunConfig,
+    rollouts: Rollouts,
+    tasks: Callable[[int], Sequence[Task]],
+    *,
+    on_stuck: Callable[[str], None],
+    version: int,
+) -> Gate:
+    """Return what makes batches of tasks, for a trainer that is at `version`."""
+    per_step = config.rollout.tasks_per_step
+    run_seed = config.run.seed
+
+    def seed(number: int, task: Task, sample: int) -> int:
+        # Groups are counted over the whole run, so that a resumed one goes on with its seeds.
+        step = version + number // per_step
+        return derive(derive(run_seed, "rollouts", step), task.id, sample)
+
+    return rollouts.gate(
+        gate_policy(config),
+        tasks,
+        sampling=train_sampling(config),
+        seed=seed,
+        alarms=alarms(config),
+        topology=Chains(redundancy=config.rollout.redundancy),
+        on_stuck=on_stuck,
+        version=version,
     )
 
 

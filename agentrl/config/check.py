@@ -63,6 +63,37 @@ def _turn_fits(config: RunConfig) -> Iterator[str]:
         )
 
 
+_OF_ONE_MODE = {
+    "over_provision": "partial",
+    "max_staleness": "async",
+    "segment": "partial or async",
+    "max_start_lag": "partial or async",
+    "max_age": "partial or async",
+    "when_old": "partial or async",
+}
+
+
+def _mode(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    for key, modes in _OF_ONE_MODE.items():
+        value, default = getattr(rollout, key), type(rollout).model_fields[key].default
+        if value != default and rollout.mode not in modes.split(" or "):
+            yield (
+                f"rollout.{key} is {value} and rollout.mode is {rollout.mode}, where it decides "
+                f"nothing; leave it out, or set rollout.mode: {modes}"
+            )
+    if rollout.min_valid > rollout.group_size:
+        yield (
+            f"rollout.min_valid is {rollout.min_valid} and rollout.group_size is "
+            f"{rollout.group_size}: no group could ever train; lower the first"
+        )
+    if rollout.alarms.min_count > rollout.alarms.window:
+        yield (
+            f"rollout.alarms.min_count is {rollout.alarms.min_count} and rollout.alarms.window is "
+            f"{rollout.alarms.window}: no alarm could ever go off; lower the first"
+        )
+
+
 def _isolated(config: RunConfig) -> Iterator[str]:
     sandbox = config.sandbox
     if sandbox.backend == "process" and not sandbox.allow_unisolated:
@@ -108,6 +139,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _heads,
     _pass_at_k,
     _turn_fits,
+    _mode,
     _isolated,
     _shown_once,
     _batch_splits,

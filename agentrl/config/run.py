@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
+from agentrl.errors import FailureKind
 
 
 class RunSection(Section):
@@ -103,9 +104,52 @@ class SamplingSection(Section):
     """Most tokens of one turn."""
 
 
+class SegmentSection(Section):
+    """How far a trajectory may get before it waits for the next version of the weights."""
+
+    tokens: PositiveInt = 4096
+    """Sampled in one segment."""
+    turns: PositiveInt = 4
+    """Policy messages in one segment."""
+    segments: PositiveInt = 4
+    """Segments of one trajectory; after the last one it is truncated."""
+
+
+class AlarmsSection(Section):
+    """Which failures stop a run, whatever a single step tolerates."""
+
+    window: PositiveInt = 500
+    """Latest attempts that rates are taken over; retried ones count."""
+    min_count: PositiveInt = 50
+    """Attempts before anything is judged."""
+    thresholds: dict[FailureKind, float] = Field(default_factory=dict)
+    """Highest tolerated share of attempts by kind: `env`, `tool`, `sandbox`, `engine`."""
+
+
 class RolloutSection(Section):
     """How trajectories are made, and when one is stopped."""
 
+    mode: Literal["sync", "partial", "async"] = "sync"
+    """When trajectories run beside the trainer: never; never, but unfinished ones wait and go on in
+    the next step (APRIL); always (AReaL)."""
+    over_provision: float = Field(default=1.5, ge=1)
+    """In `partial`: groups in flight at the start of a step, per group that the step needs."""
+    max_staleness: int = Field(default=1, ge=0)
+    """In `async`: how many versions ahead of the trainer a group may be begun."""
+    max_start_lag: int | None = Field(default=None, ge=0)
+    """A trajectory begun more versions ago than this is begun again."""
+    max_age: int | None = Field(default=None, ge=0)
+    """No token that was sampled more versions ago than this trains."""
+    when_old: Literal["mask", "restart"] = "mask"
+    """A trajectory with older tokens: only the younger ones train, or it begins again."""
+    min_valid: int = Field(default=0, ge=0)
+    """A group with fewer trajectories that did not fail is not trained; its task is tried again."""
+    redundancy: int = Field(default=0, ge=0)
+    """Trajectories started beyond `group_size`; the first to end are kept, the others stopped."""
+    segment: SegmentSection | None = None
+    """Budgeted segments; none, and a trajectory runs until it ends."""
+    alarms: AlarmsSection = AlarmsSection()
+    """Which failures stop the run."""
     tasks_per_step: PositiveInt = 8
     """Task groups in one training step."""
     group_size: PositiveInt = 8
@@ -124,6 +168,10 @@ class RolloutSection(Section):
     """Deadline of an environment's step, its tools included."""
     turn_s: PositiveFloat = 600.0
     """Deadline of one turn of the policy engine."""
+    fork_s: PositiveFloat = 60.0
+    """Deadline of an environment's fork."""
+    stall_s: PositiveFloat = 3600.0
+    """The run stops, and says what is stuck, when nothing at all has moved for so long."""
     episode_s: PositiveFloat = 1800.0
     """A trajectory that takes longer is truncated after the turn at hand."""
 

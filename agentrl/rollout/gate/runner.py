@@ -15,7 +15,8 @@ weights. Everything runs on one event loop and takes its time from it.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -182,6 +183,17 @@ class Gate:
             self._open.set()
         self._next_segment()
         self._pump()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Keep the gate closed inside the block, in which the engine serves somebody else."""
+        was_open = self._open.is_set()
+        await self._shut()
+        try:
+            yield
+        finally:
+            if was_open:
+                self._open.set()
 
     def unfinished(self) -> list[Task]:
         """Return the tasks that were taken and are in no batch yet, the oldest first."""
