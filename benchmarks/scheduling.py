@@ -1,4 +1,4 @@
-"""The three modes in virtual time: the real gate and episodes on simulated engines and environments.
+"""The three modes in virtual time: the real gate on simulated engines and environments.
 
 Long-tailed lengths (lognormal; 10 % ten times longer), an agentic trace with straggling tools,
 failures at 0, 1 and 5 %, 64 to 10,000 environments. A step's batch is half of the environments,

@@ -1,6 +1,6 @@
 """The gate at work, in virtual time: the real runner, episodes and trees.
 
-Mutants seen caught: listed in tests/test_gate.py.
+The mutants it catches are listed in test_gate.py.
 """
 
 import asyncio
@@ -36,11 +36,10 @@ from agentrl.trajectory import Failed, Finished, Tree, Truncated
 
 R = TypeVar("R")
 
-SPEED = EngineSpeed(slots=64, step_s=1.0, slot_s=0.0, pause_s=0.0, load_s=0.0)
-"""A token takes a second, whoever else is there."""
 QUICK = EngineSpeed(
     slots=64, step_s=1.0, slot_s=0.0, pause_s=0.0, load_s=0.0, prefill_tokens_per_step=10**9
 )
+"""A token takes a second, whoever else is there."""
 
 
 def turns(*tokens: int, step_s: float = 0.0) -> TrajectoryCost:
