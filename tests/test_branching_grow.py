@@ -474,3 +474,25 @@ async def test_events_are_heard_in_order() -> None:
         TASK, seed=0, sampling=Sampling(), on_event=lambda event, decision: heard.append(event)
     )
     assert tuple(heard) == grown.events
+
+
+async def test_cancelling_closes_places_held_for_later() -> None:
+    everyone: list[Counting] = []
+    held = asyncio.Semaphore(0)
+
+    class Waits(Counting):
+        async def step(self, action: Action) -> Step:
+            if len(self.heard) == 3:
+                held.release()
+                await asyncio.Event().wait()
+            return await super().step(action)
+
+    topology = TreeGrpo(trees=2, rounds=2, width=3)
+    running = asyncio.create_task(grow(topology, lambda: Waits(opened=everyone)))
+    for _ in range(2):
+        await held.acquire()
+    assert sum(env.is_open for env in everyone) > 2
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not any(env.is_open for env in everyone)
