@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentrl_sandbox import Session
 from agentrl_sandbox.inside.processes import parents
+from agentrl_sandbox.reaping.owner import start_ticks
 
 WHO = """
 import os
@@ -44,8 +45,12 @@ def parent(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes directly below another one."""
-    return [child for child, up in parents().items() if up == pid]
+    """Return the living processes directly below another one.
+
+    A keeper reaps those it has given up on with the next end of something, so dead ones may wait.
+    """
+    below = [child for child, up in parents().items() if up == pid]
+    return [child for child in below if start_ticks(child) is not None]
 
 
 def runs_agentrl(pid: int) -> bool:
