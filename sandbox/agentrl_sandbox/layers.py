@@ -2,17 +2,20 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import AgentrlError, ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.cgroup.cgroups import why_not
 from agentrl_sandbox.cgroup.place import own_place
 from agentrl_sandbox.inside import landlock, notify, seccomp
 from agentrl_sandbox.launch import INSTALL
+from agentrl_sandbox.launch.bubblewrap import user_ids
 from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine
+from agentrl_sandbox.launch.users import LEND_IDS
 
 _PROBE_S = 5.0
 _CGROUP_GET_IT = {
@@ -35,7 +38,8 @@ class Layer:
 
 def layers() -> tuple[Layer, ...]:
     """Return every layer agentrl can use, live or not."""
-    return (_bubblewrap(), _namespaces(), _seccomp(), _landlock(), *_cgroups(), _docker())
+    own = (_bubblewrap(), _namespaces(), _users(), _seccomp(), _landlock())
+    return (*own, *_cgroups(), _docker())
 
 
 def _run(*command: str) -> str | None:
@@ -62,6 +66,17 @@ def _namespaces() -> Layer:
     if Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").exists():
         get_it = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
     return Layer("user namespaces", live, detail if live else "refused by this machine", get_it)
+
+
+def _users() -> Layer:
+    name, get_it = "own user id per session", f"run as root, or {LEND_IDS}"
+    try:
+        count = user_ids(shutil.which("bwrap") or "bwrap", _PROBE_S)
+    except (AgentrlError, OSError, subprocess.SubprocessError):
+        return Layer(name, False, "nothing can be isolated", get_it)
+    if count < 2:
+        return Layer(name, False, "all sessions of a pool share one", get_it)
+    return Layer(name, True, f"{count - 1} ids for each supervisor", get_it)
 
 
 def _seccomp() -> Layer:

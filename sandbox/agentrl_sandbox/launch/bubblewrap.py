@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from agentrl_sandbox import enter
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.inside.container import LINKS
 from agentrl_sandbox.inside.kernel import INSIDE_ID
+from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import StartedProcess, start_process
 from agentrl_sandbox.launch.users import block, own_block, own_users
@@ -37,9 +39,7 @@ _FILES = {
     "/etc/nsswitch.conf": "hosts: files\n",
 }
 """What programs look up, with nothing of this machine in it."""
-ROOT = "/home/agent"
 _ARCHIVE = "/run/agentrl.zip"
-_PACKAGES = "/packages"
 _UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
 """And the user namespace, by `enter.py`."""
 
@@ -57,7 +57,7 @@ class BubblewrapLauncher:
         as_root = os.geteuid() == 0
         shown = [(path, path) for path in python_directories()]
         if self.packages:
-            shown.append((self.packages, _PACKAGES))
+            shown.append((self.packages, PACKAGES))
         # Where nobody gets through (below a home directory, say), the way leads over a stage.
         stage = {f"shown-{at}": source for at, (source, _) in enumerate(shown)} if as_root else {}
         staged = {source: f"{enter.STAGE}/{name}" for name, source in stage.items()}
@@ -66,29 +66,20 @@ class BubblewrapLauncher:
         file_fds = {path: _memory_file("file", text.encode()) for path, text in _FILES.items()}
         options = bubblewrap_options(binds, archive_fd=archive_fd, file_fds=file_fds)
         options_fd = _memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
-        ids = own_block() if as_root else None
-        users = own_users([source for source, _ in shown]) if ids is None else block(ids)
         python = [base_python(), "-I", "-S", "-X", "utf8", _ARCHIVE]
-        plan = {
-            "user_id": None if ids is None else ids.start,
-            "users": None if users is None else asdict(users),
-            "stage": stage,
-            "program": self.path,
-            "options": ["--args", str(options_fd), *python],
-        }
-        plan_fd = _memory_file("agentrl-plan", json.dumps(plan).encode())
-        script = ["-I", "-S", enter.__file__, str(plan_fd)]
+        program = [self.path, "--args", str(options_fd), *python]
+        command, plan_fd = _entering(program, [source for source, _ in shown], stage)
         log = Log()
         fds = (archive_fd, options_fd, plan_fd, *file_fds.values())
         try:
-            process = start_process([sys.executable, *script], control, log, fds)
+            process = start_process(command, control, log, fds)
         except BaseException:
             log.close()
             raise
         finally:
             for fd in fds:
                 os.close(fd)
-        return StartedProcess(process, ROOT, log, _PACKAGES if self.packages else "")
+        return StartedProcess(process, ROOT, log, PACKAGES if self.packages else "")
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
@@ -97,6 +88,44 @@ class BubblewrapLauncher:
             "on this machine (sysctl user.max_user_namespaces and, on Ubuntu, "
             f"kernel.apparmor_restrict_unprivileged_userns=0), {WAY_OUT}"
         )
+
+
+def _entering(
+    program: Sequence[str], shown: Sequence[str], stage: Mapping[str, str]
+) -> tuple[list[str], int]:
+    """Return the command that becomes bubblewrap (`program`), and a descriptor that it needs."""
+    ids = own_block() if os.geteuid() == 0 else None
+    users = own_users(shown) if ids is None else block(ids)
+    plan = {
+        "user_id": None if ids is None else ids.start,
+        "users": None if users is None else asdict(users),
+        "stage": dict(stage),
+        "program": program[0],
+        "options": program[1:],
+    }
+    plan_fd = _memory_file("agentrl-plan", json.dumps(plan).encode())
+    return [sys.executable, "-I", "-S", enter.__file__, str(plan_fd)], plan_fd
+
+
+def user_ids(path: str, within_s: float) -> int:
+    """Return how many user ids a pool has here: 1 where all sessions share one.
+
+    `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
+    """
+    look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
+    command, plan_fd = _entering([path, *look], python_directories(), {})
+    try:
+        done = subprocess.run(
+            command,
+            pass_fds=(plan_fd,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=within_s,
+            check=True,
+        )
+    finally:
+        os.close(plan_fd)
+    return sum(int(line.split()[2]) for line in done.stdout.splitlines())
 
 
 def _memory_file(name: str, data: bytes) -> int:

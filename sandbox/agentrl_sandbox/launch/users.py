@@ -7,7 +7,7 @@ set-user-id programs of the package uidmap, and otherwise all sessions share the
 import contextlib
 import os
 import pwd
-import random
+import secrets
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,11 @@ BLOCKS = range(2**30, 2**31 - 2**25, BLOCK)
 """Where the blocks begin: above all users of common systems, below what programs read as negative
 and what systemd keeps for itself."""
 _LENT = {"uid": ("/etc/subuid", "newuidmap"), "gid": ("/etc/subgid", "newgidmap")}
-GET_IT = "apt-get install uidmap && usermod --add-subuids 200000-265535 --add-subgids 200000-265535"
+LEND_IDS = (
+    "apt-get install uidmap && "
+    "usermod --add-subuids 200000-265535 --add-subgids 200000-265535 YOU; "
+    "Python and sandbox.packages must be open to others (chmod -R o+rX)"
+)
 
 Extent = tuple[int, int, int]
 """First id inside, first id outside, how many."""
@@ -45,16 +49,20 @@ def block(ids: range) -> Users:
     return Users(extents, extents, {})
 
 
-def free_block(taken: Iterable[range], drawn: random.Random) -> range:
-    """Return a block that holds none of the ids that are taken; `ConfigError` when none is free."""
-    used = [ids for ids in taken if len(ids)]
-    for start in drawn.sample(BLOCKS, len(BLOCKS)):
-        if all(start >= ids.stop or start + BLOCK <= ids.start for ids in used):
-            return range(start, start + BLOCK)
-    raise ConfigError(
-        f"/etc/subuid and /etc/subgid lend all ids from {BLOCKS.start} to {BLOCKS.stop}; "
-        f"leave {BLOCK} of them to sandboxes"
-    )
+def free_block(taken: Iterable[range], drawn: int) -> range:
+    """Return a block that holds none of the ids that are taken, by a number drawn at random.
+
+    `ConfigError` when none is free.
+    """
+    used = [ids for ids in taken if ids and ids.stop > BLOCKS.start]
+    free = [b for b in BLOCKS if all(b >= ids.stop or b + BLOCK <= ids.start for ids in used)]
+    if not free:
+        raise ConfigError(
+            f"/etc/subuid and /etc/subgid lend all ids from {BLOCKS.start} to {BLOCKS.stop}; "
+            f"leave {BLOCK} of them to sandboxes"
+        )
+    start = free[drawn % len(free)]
+    return range(start, start + BLOCK)
 
 
 def lent(text: str, names: Iterable[str]) -> range:
@@ -79,7 +87,7 @@ def rotated(ids: range, by: int) -> tuple[Extent, ...]:
 def own_block() -> range:
     """Return a block for root. Two supervisors draw the same one as good as never."""
     taken = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]
-    return free_block(taken, random.SystemRandom())
+    return free_block(taken, secrets.randbits(32))
 
 
 def own_users(shown: Sequence[str]) -> Users | None:
@@ -97,7 +105,7 @@ def own_users(shown: Sequence[str]) -> Users | None:
     names = {str(uid)}
     with contextlib.suppress(KeyError):  # known by number only
         names.add(pwd.getpwuid(uid).pw_name)
-    by = random.SystemRandom().randrange(BLOCK)
+    by = secrets.randbits(32)
     maps: dict[str, tuple[Extent, ...]] = {}
     programs: dict[str, str] = {}
     for kind, own in (("uid", uid), ("gid", gid)):
