@@ -1,4 +1,11 @@
-"""The store: what a run records, what it gets back, and what is refused."""
+"""The store: what a run records, what it gets back, and what is refused.
+
+Mutants seen caught: torn end not cut, damage or a torn middle taken for a torn end, no catch-up of
+the ledger, a log shorter than its ledger accepted; groups not reopened or trained twice, position
+not checked; needed segments pruned; nodes under their tree's names; a fork that shares every turn,
+or is replayed with its own seed; parked turns taken for whole; a failed sync forgotten; a lock that
+is shared or kept; an interrupted write that goes on.
+"""
 
 import asyncio
 import os

@@ -83,6 +83,9 @@ class Crashes(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.store = Store.open(self.base / "0", SETTINGS)
+        self.open_group()
+        for _ in range(2):
+            self.begin_one(0, reset=True)
 
     def teardown(self) -> None:
         self.store.close()
@@ -128,7 +131,11 @@ class Crashes(RuleBasedStateMachine):
     @precondition(lambda self: self.open_groups())
     @rule(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from(self.open_groups()))
+        self.begin_one(
+            data.draw(st.sampled_from(self.open_groups())), reset=data.draw(st.booleans())
+        )
+
+    def begin_one(self, group: int, *, reset: bool) -> None:
         model = self.recording()
         sample = len(model.groups[group])
         trajectory = self.store.begin(group, sample=sample, seed=sample)
@@ -138,7 +145,7 @@ class Crashes(RuleBasedStateMachine):
         live = self.live[group]
         prompt = live.tree.share(Node(parent=None, source="prompt", token_ids=(10**6,), turn=0))
         live.at[trajectory] = prompt
-        if data.draw(st.booleans()):
+        if reset:
             self.exchange(group, trajectory)
 
     @precondition(lambda self: self.open_ones())
@@ -377,4 +384,4 @@ class Crashes(RuleBasedStateMachine):
 
 
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestCrashes.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -1,4 +1,7 @@
-"""Records and segments: what is torn, what is damaged, and that nothing else is ever read."""
+"""Records and segments: what is torn, what is damaged, and that nothing else is ever read.
+
+Mutants seen caught: either check or the number ignored; part of a record left on a full disk.
+"""
 
 import resource
 import signal
