@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 BACKENDS: tuple[Backend, ...] = ("bubblewrap", "docker", "process")
 
+LATE_S = 5.0
+"""How much after its deadline a cell may end on a machine that is busy with other things."""
+
 Play = Callable[["Arena", Session, "Attack"], Awaitable[list[str]]]
 """Carries an attack out and returns what got through, in words."""
 
@@ -71,6 +74,8 @@ def unexpected(result: ExecResult, attack: "Attack") -> list[str]:
     """Return what is wrong with the result of an attack's own cell."""
     if result.status not in attack.ends:
         return [f"ended as {brief(result)} and not as {' or '.join(attack.ends)}"]
+    if result.seconds > LATE_S + attack.timeout_s:
+        return [f"ended after {result.seconds:.1f} s, its deadline was {attack.timeout_s} s"]
     if result.status == "ok" and result.value != "[]":
         return [f"got through: {result.value}"]
     if result.status != "ok" and not result.error:

@@ -378,6 +378,7 @@ through
         name="deep-tree-at-fork",
         title="fork, and close, over a directory nested 300 deep with long names",
         held_by="files handled without recursion, or the fork refused",
+        ends=("ok", "limit"),
         play=_odd_names,
         code="""
 here = os.getcwd()

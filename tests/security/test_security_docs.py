@@ -32,7 +32,25 @@ def test_the_table_is_whole() -> None:
 def test_what_isolates_contains_nearly_everything() -> None:
     """A gap of a back-end that isolates is a decision, and is listed here."""
     gaps = {(b, a.name) for a in ATTACKS for b in a.gaps if b != "process"}
-    assert gaps == {("bubblewrap", "memory-of-a-tree")}
+    names = (
+        "memory-of-a-tree",
+        "kill-the-original-in-a-crowd",
+        "kill-the-last-in-a-crowd",
+        "kill-a-twin-in-a-crowd",
+        "kill-by-disarmed-copies",
+    )
+    assert gaps == {(backend, name) for backend in ("bubblewrap", "docker") for name in names}
+
+
+def test_keepers_wait_without_epoll(root: Path) -> None:
+    """Its watches count per user: one session could use up those of all keepers."""
+    for file in (root / "sandbox/agentrl_sandbox/inside").glob("*.py"):
+        names = {
+            node.attr
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Attribute)
+        }
+        assert not names & {"DefaultSelector", "EpollSelector", "epoll"}, file
 
 
 @pytest.mark.parametrize("package", ["sandbox/agentrl_sandbox", "tools/agentrl_tools"])

@@ -22,6 +22,8 @@ def _parts(path: str) -> list[str]:
         raise PermissionError(
             f"{path!r} is not a path below the session's directory; give a relative one without .."
         )
+    if len(parts) > DEPTH_MAX:
+        raise OSError(f"{path[:100]!r}... is nested deeper than {DEPTH_MAX} directories")
     return parts
 
 
