@@ -49,7 +49,7 @@ def test_every_key_can_be_explained(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("rollout.grup_size", "did you mean rollout.group_size? Keys of rollout: concurrency"),
+        ("rollout.grup_size", "did you mean rollout.group_size? Keys of rollout: alarms"),
         ("grup_size", "did you mean rollout.group_size?"),
         ("run.steps.more", "run.steps.more is not a key: run.steps holds a value, not a section"),
         ("learn.correction.capp", "did you mean learn.correction.cap?"),
