@@ -4,7 +4,7 @@ Mutants seen caught, here and in test_gate_ledger.py and test_gate_runner.py:
 capacity without its +1, or without what runs; ages, start lag and the version at which they are
 looked at off by one; tokens nobody sampled trainable; over-provisioning ignored; queued ones not
 counted against places; redundancy waited for; min_valid off by one; a branch with an age of its
-own; a short batch not charged; a reopened group still ready; restarts unbounded; newest group first;
+own; a short batch not charged; a reopened group still ready; restarts unbounded; newest first;
 all failures carried; an ended segment still counted as parked; ended ones not restarted, or never
 looked at again; time at the gate counted, or a turn's time forgotten; no gate before a request; a
 cut segment taken for the turn's end; the gate left open; surplus not stopped; rates not counted;

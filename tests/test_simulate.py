@@ -71,7 +71,7 @@ def test_a_decode_step_is_shared_by_all_and_slots_are_bounded() -> None:
         engine.advance()
         # 8 + 8 + 4 s: 18 tokens, of which two at a time for 8 s and 8 s, alone for the rest.
         assert engine.busy_s == pytest.approx(16 + 3 / 1.5)
-        return times
+        return list(times)
 
     assert run_virtual(main()) == pytest.approx([8.0, 16.0, 19.0])
 

@@ -341,7 +341,7 @@ class Ledger:
         verdict = judge(group.state, min_valid=self.policy.min_valid)
         if verdict == "open":
             return OPEN
-        surplus = [member for member in group.members if member.phase != "ended"]
+        surplus = [m for m in group.members if m.phase not in ("ended", "stopped")]
         stopped = [member for member in surplus if self._stop(group, member)]
         return End(group=verdict, surplus=tuple(stopped))
 
