@@ -10,6 +10,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+_setfsgid, _setfsuid = _libc.setfsgid, _libc.setfsuid
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 CLONE_NEWNS = 0x00020000
@@ -189,7 +190,7 @@ def become(user_id: int) -> None:
 
 def use_files_as(user_id: int) -> None:
     """Make and open files as another user and its group, and stay who we are."""
-    for call, what in ((_libc.setfsgid, "setfsgid"), (_libc.setfsuid, "setfsuid")):
+    for call, what in ((_setfsgid, "setfsgid"), (_setfsuid, "setfsuid")):
         call(user_id)
         if call(-1) != user_id:  # changes nothing, and returns what is
             raise OSError(errno.EPERM, f"{what} {user_id}: {os.strerror(errno.EPERM)}")
