@@ -19,9 +19,10 @@ from agentrl.errors import ConfigError
 from agentrl.policy import Sampling
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.gate.alarm import Alarms, RateAlarm
+from agentrl.rollout.gate.deadline import GateDeadlines, Stalled
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.routing import Router, Weighing
-from agentrl.rollout.gate.runner import Gate, GateDeadlines, Stalled
+from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
 from agentrl.scheduler import Hooks

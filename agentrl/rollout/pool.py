@@ -7,8 +7,9 @@ from agentrl.env import Env
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.rollout.episode import CLOSE_S, Chat, Episode, EpisodeLimits
 from agentrl.rollout.gate.alarm import Alarms
+from agentrl.rollout.gate.deadline import GateDeadlines
 from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate, GateDeadlines
+from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.seat import Seat
 from agentrl.scheduler import Hooks, Topology
 from agentrl.seeds import derive

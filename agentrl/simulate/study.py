@@ -7,8 +7,9 @@ from itertools import islice
 
 from agentrl.policy import Sampling
 from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.policy import GatePolicy, Mode
-from agentrl.rollout.gate.runner import Batch, Gate
+from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
 from agentrl.seeds import derive
 from agentrl.simulate.clock import run_virtual

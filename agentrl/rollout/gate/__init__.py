@@ -7,6 +7,8 @@
     which tokens are too old                age.py
     when is a group done, and how           group.py
     who is queued, live, parked, ended      ledger.py
+    what the trainer gets                   batch.py
+    how long anything may take              deadline.py
     coroutines, deadlines, the engine       runner.py, with one seat.py per trajectory
     what is stuck, and for how long         watchdog.py
     which failures are too many             alarm.py

@@ -15,71 +15,28 @@ weights. Everything runs on one event loop and takes its time from it.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from agentrl.errors import AgentrlError, EngineError, EnvError, RolloutError
+from agentrl.errors import EngineError, EnvError, RolloutError
 from agentrl.policy import Completion, PolicyEngine
-from agentrl.rollout.gate.age import age_histogram, trainable
 from agentrl.rollout.gate.alarm import Alarms, OutcomeRates
-from agentrl.rollout.gate.ledger import Group, Ledger, Member, too_old
+from agentrl.rollout.gate.batch import Batch
+from agentrl.rollout.gate.deadline import Deadline, GateDeadlines, Stalled
+from agentrl.rollout.gate.ledger import Ledger, Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.redundancy import LengthBias
 from agentrl.rollout.gate.seat import Seat
-from agentrl.rollout.gate.watchdog import Activity, Phase, name_all, overdue
+from agentrl.rollout.gate.watchdog import Activity, name_all, overdue
 from agentrl.scheduler import Chains, Hooks, Topology
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Leaf, Trajectory, Tree
+from agentrl.trajectory import Failed, Leaf, Tree
 
 Play = Callable[[Seat], Awaitable[Leaf]]
 """Plays one trajectory on its seat and returns its leaf, which is not on the tree yet."""
-
-
-class Stalled(AgentrlError):
-    """Nothing moves any more; names what is being waited for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateDeadlines:
-    """How long anything may take, in seconds."""
-
-    turn_s: float = 600.0
-    """One turn of the engine, the time at the gate not counted."""
-    fork_s: float = 60.0
-    close_gate_s: float = 60.0
-    """Until nothing is in flight after the engine was paused."""
-    load_s: float = 600.0
-    """New weights."""
-    stall_s: float = 3600.0
-    """Without any event while a batch is waited for; then the run stops and says what is stuck."""
-    phases: Mapping[Phase, float] = field(default_factory=dict[Phase, float])
-    """Own deadlines of reset, generate, step, fork and close, which the watchdog looks after."""
-    grace_s: float = 30.0
-    """Beyond a phase's own deadline before the watchdog ends the trajectory."""
-    watch_every_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What the trainer gets: complete groups, and the rule which of their tokens may train."""
-
-    groups: tuple[Group, ...]
-    trees: tuple[Tree, ...]
-    """One per group, with the leaves it trains on and the failures it carries."""
-    version: int
-    max_age: int | None
-
-    def trainable(self, trajectory: Trajectory) -> tuple[bool, ...]:
-        """Return per token whether it may train now: sampled, and within its age bound."""
-        return trainable(trajectory.versions, version=self.version, max_age=self.max_age)
-
-    def ages(self) -> dict[int, int]:
-        """Return how many sampled tokens there are of each age."""
-        runs = (t.versions for tree in self.trees for t in tree.trajectories())
-        return age_histogram(runs, version=self.version)
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +132,7 @@ class Gate:
         In `async` the gate opens again at once, else with the next `batch`.
         """
         await self._shut()
-        async with _deadline(self._deadlines.load_s, f"loading version {version}"):
+        async with Deadline(self._deadlines.load_s, f"loading version {version}"):
             await self.engine.load(weights, version)
         for member in self._ledger.publish(version):
             self._restart(member)
@@ -436,7 +393,7 @@ class Gate:
         if self._in_flight == 0:
             return
         what = f"closing the gate on {self._in_flight} requests"
-        async with _deadline(self._deadlines.close_gate_s, what):
+        async with Deadline(self._deadlines.close_gate_s, what):
             await self.engine.pause()
             try:
                 await self._quiet.wait()
@@ -533,29 +490,3 @@ class Gate:
 
 def _failed(member: Member, outcome: Failed) -> Leaf:
     return Leaf(node=None, outcome=outcome, sample=member.sample)
-
-
-def _deadline(seconds: float, what: str) -> "_Deadline":
-    return _Deadline(seconds, what)
-
-
-class _Deadline:
-    """A block that raises `Stalled` with words when it takes too long."""
-
-    def __init__(self, seconds: float, what: str) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._text = f"{what} took longer than {seconds:.0f} s"
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError as late:
-            raise Stalled(self._text) from late

@@ -1,0 +1,27 @@
+"""What the trainer gets."""
+
+from dataclasses import dataclass
+
+from agentrl.rollout.gate.age import age_histogram, trainable
+from agentrl.rollout.gate.ledger import Group
+from agentrl.trajectory import Trajectory, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What the trainer gets: complete groups, and the rule which of their tokens may train."""
+
+    groups: tuple[Group, ...]
+    trees: tuple[Tree, ...]
+    """One per group, with the leaves it trains on and the failures it carries."""
+    version: int
+    max_age: int | None
+
+    def trainable(self, trajectory: Trajectory) -> tuple[bool, ...]:
+        """Return per token whether it may train now: sampled, and within its age bound."""
+        return trainable(trajectory.versions, version=self.version, max_age=self.max_age)
+
+    def ages(self) -> dict[int, int]:
+        """Return how many sampled tokens there are of each age."""
+        runs = (t.versions for tree in self.trees for t in tree.trajectories())
+        return age_histogram(runs, version=self.version)

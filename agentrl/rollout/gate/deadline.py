@@ -1,0 +1,55 @@
+"""How long anything may take, and what is said when it took longer."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from agentrl.errors import AgentrlError
+from agentrl.rollout.gate.watchdog import Phase
+
+
+class Stalled(AgentrlError):
+    """Nothing moves any more; names what is being waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDeadlines:
+    """How long anything may take, in seconds."""
+
+    turn_s: float = 600.0
+    """One turn of the engine, the time at the gate not counted."""
+    fork_s: float = 60.0
+    close_gate_s: float = 60.0
+    """Until nothing is in flight after the engine was paused."""
+    load_s: float = 600.0
+    """New weights."""
+    stall_s: float = 3600.0
+    """Without any event while a batch is waited for; then the run stops and says what is stuck."""
+    phases: Mapping[Phase, float] = field(default_factory=dict[Phase, float])
+    """Own deadlines of reset, generate, step, fork and close, which the watchdog looks after."""
+    grace_s: float = 30.0
+    """Beyond a phase's own deadline before the watchdog ends the trajectory."""
+    watch_every_s: float = 10.0
+
+
+class Deadline:
+    """A block that raises `Stalled` with words when it takes too long."""
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._text = f"{what} took longer than {seconds:.0f} s"
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raise Stalled(self._text) from late
