@@ -176,6 +176,7 @@ def test_every_layer_says_what_it_is_and_how_to_get_it() -> None:
     assert set(found) == {
         "bubblewrap",
         "user namespaces",
+        "user id per session",
         "seccomp",
         "landlock",
         "cgroup v1",

@@ -354,7 +354,7 @@ from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.layers import layers
 
 async def main():
-    (row,) = [layer for layer in layers() if layer.name == "own user id per session"]
+    (row,) = [layer for layer in layers() if layer.name == "user id per session"]
     pool = ForkServerPool(SandboxSettings(backend="bubblewrap"))
     one, other = await pool.open(), await pool.open()
     seen = [row.live]

@@ -69,7 +69,7 @@ def _namespaces() -> Layer:
 
 
 def _users() -> Layer:
-    name, get_it = "own user id per session", f"run as root, or {LEND_IDS}"
+    name, get_it = "user id per session", f"run as root, or {LEND_IDS}"
     try:
         count = user_ids(shutil.which("bwrap") or "bwrap", _PROBE_S)
     except (AgentrlError, OSError, subprocess.SubprocessError):

@@ -1,7 +1,8 @@
 """How a supervisor is started: one launcher per back-end.
 
 launcher.py     what a launcher and what it started have to offer
-bubblewrap.py   namespaces through bubblewrap (with ../enter.py in between, as root)
+bubblewrap.py   namespaces through bubblewrap (with ../enter.py in between)
+users.py        the user ids that a supervisor and its sessions may have
 process.py      a bare process, when the user says so
 docker.py       a hardened container (container.py: its settings, engine.py: the engine)
 """
