@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -103,7 +104,7 @@ class Bait:
         for name in os.listdir(self.directory):
             if name != self.file.name:
                 found.append(f"a file was made on the host: {name}")
-                (self.directory / name).unlink()
+                remove(self.directory / name)
         return found
 
     def close(self) -> None:
@@ -112,7 +113,7 @@ class Bait:
         self.unix.close()
         os.environ.pop(VARIABLE, None)
         for path in self.directory.glob("*"):
-            path.unlink()
+            remove(path)
         with contextlib.suppress(FileNotFoundError):
             self.directory.rmdir()
 
@@ -260,6 +261,14 @@ class Footprint:
         if (files := len(os.listdir("/proc/self/fd"))) > self.files:
             found.append(f"the trainer holds {files - self.files} more open files")
         return found
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def digests(paths: Sequence[str]) -> dict[str, str]:

@@ -70,6 +70,7 @@ TRAPS = (
     "loop",
     "zero",
     "environ",
+    "passwd",
     "directory",
     "nul\0byte",
     "../x",
@@ -271,7 +272,7 @@ import socket
 os.symlink(HOST["canary"], "link"); os.mkfifo("fifo")
 os.symlink(os.path.dirname(HOST["canary"]) if HOST["bare"] else "/usr/lib", "away")
 os.symlink("loop", "loop"); os.symlink("/dev/zero", "zero"); os.mkdir("directory")
-os.symlink("/proc/self/environ", "environ")
+os.symlink("/proc/self/environ", "environ"); os.symlink("/etc/passwd", "passwd")
 socket.socket(socket.AF_UNIX).bind("socket")
 open("plain", "w").close(); os.link("plain", "hard")
 through

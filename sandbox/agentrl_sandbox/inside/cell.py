@@ -82,9 +82,9 @@ def _status(error: BaseException) -> str:
 
 def _at_process_limit() -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit >= 0:
-        return sum(name.isdecimal() for name in os.listdir("/proc")) >= limit
-    # Counted from outside, where the kernel would count the whole user.
+    if 0 <= limit <= sum(name.isdecimal() for name in os.listdir("/proc")):
+        return True
+    # Counted from outside: by the keeper where the kernel would count the whole user, by a cgroup.
     return sum(_is_ours(name) for name in os.listdir("/proc")) > _MANY
 
 
