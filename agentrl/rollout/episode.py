@@ -22,6 +22,7 @@ from agentrl.errors import (
 )
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
@@ -119,6 +120,8 @@ class Place:
     """Since the root began."""
     history: History | None = None
     """What the environment saw and said, for replaying it."""
+    begun: tuple[int, ...] = ()
+    """Tokens of the turn that are sampled already; they end the context."""
 
 
 class Boundaries(Protocol):
@@ -164,6 +167,8 @@ class Episode:
     """Of the environment, where it is not `seed`."""
     begin: Place | None = None
     boundaries: Boundaries | None = None
+    record: TrajectoryRecord | None = None
+    """Who keeps what happens, before anything else acts on it."""
 
     _at: int | None = None
     _context: list[int] = field(default_factory=list[int])
@@ -172,6 +177,8 @@ class Episode:
     _tool_calls: int = 0
     _given_tokens: int = 0
     _history: History | None = None
+    _exchange: tuple[Action, Step] | None = None
+    """What was done last, and what answered it."""
 
     async def run(self) -> Leaf:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
@@ -205,7 +212,7 @@ class Episode:
         return self.tree.task
 
     async def _play(self, started: float) -> Outcome:
-        first = await self._open()
+        first = await self._open(started)
         for turn in range(first, self.limits.max_turns):
             if len(self._context) >= self.limits.context_tokens:
                 return Truncated("tokens", self._reward)
@@ -217,10 +224,9 @@ class Episode:
             step_s = self.clock() - stepped
             self._rewards.append(reward)
             self._components |= info.get("reward_components", {})
-            if terminated:
-                return Finished(self._reward)
-            if truncated:
-                return Truncated("turns", self._reward)
+            if terminated or truncated:
+                self._record_last_step(started)
+                return Finished(self._reward) if terminated else Truncated("turns", self._reward)
             results = info.get("tool_results", ())
             self._tool_calls += len(results)
             status = ",".join(result.status for result in results)
@@ -228,17 +234,21 @@ class Episode:
                 observation.messages, ended=finish == "stop", tools=observation.tools
             ):
                 self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
+            await self._record_step(started)
             if self.clock() - started > self.limits.episode_s:
                 return Truncated("seconds", self._reward)
         return Truncated("turns", self._reward)
 
-    async def _open(self) -> int:
+    async def _open(self, started: float) -> int:
         """Stand where the policy speaks first, and return the turn it is about to take."""
         if self.begin is None:
             observation = await self._reset()
             for segment in self.chat.opening(observation.messages, observation.tools or ()):
                 self._append(segment, turn=0)
             self._check_prompt()
+            if self.record is not None:
+                self.record.reset(self._at, observation, seconds=self.clock() - started)
+                await self.record.settled()
         else:
             self._at = self.begin.node
             if self._at is not None:
@@ -277,7 +287,19 @@ class Episode:
             )
         if self._history is not None:
             self._history = self._history.after(action, answer)
+        self._exchange = (action, answer)
         return answer
+
+    async def _record_step(self, started: float) -> None:
+        if self.record is not None and self._exchange is not None:
+            action, answer = self._exchange
+            self.record.stepped(self._at, action, answer, seconds=self.clock() - started)
+            await self.record.settled()
+
+    def _record_last_step(self, started: float) -> None:
+        if self.record is not None and self._exchange is not None:
+            action, answer = self._exchange
+            self.record.last_step(action, answer, seconds=self.clock() - started)
 
     def _check_prompt(self) -> None:
         if len(self._context) >= self.limits.context_tokens:
@@ -290,6 +312,8 @@ class Episode:
     async def _sample_turn(self, turn: int, started: float) -> tuple[list[int], str]:
         """Sample until the turn ends, stopping on the way where a branch could begin."""
         tokens: list[int] = []
+        if self.begin is not None and turn == self.begin.turn:
+            tokens += self.begin.begun
         # A branch begins inside a boundary: it is not asked again about the one it comes from.
         if self.boundaries is not None and (self.begin is None or turn > self.begin.turn):
             finish = await self._probe(self.boundaries, turn, tokens, started)
@@ -341,6 +365,8 @@ class Episode:
                 top += completion.top_logprobs
             if completion.finish != "aborted":
                 return completion.finish
+            if self.record is not None and completion.token_ids and self._at is not None:
+                self.record.part(self._at)
 
     def _request(self, budget: int, turn: int, *, done: int, top_logprobs: int) -> GenerateRequest:
         return GenerateRequest(

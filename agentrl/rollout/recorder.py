@@ -1,0 +1,151 @@
+"""What a gate and its episodes tell whoever keeps a durable record of them, and get back from it.
+
+`agentrl.store` implements it. A run without a record has none of these objects and pays nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentrl.env import Action, ForkStrategy, Observation, Step
+from agentrl.rollout.replay import History
+from agentrl.scheduler import Attempt
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where a trajectory that a record kept goes on."""
+
+    node: int | None
+    turn: int
+    """The one it is about to take, or stands in the middle of."""
+    begun: tuple[int, ...]
+    """Tokens of that turn which are sampled already; they end the context."""
+    turn_rewards: tuple[float, ...]
+    components: Mapping[str, float]
+    tool_calls: int
+    seconds: float
+    """Of its time budget that are used."""
+    history: History
+    """What brings back its world."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptMember:
+    """One trajectory of a kept group."""
+
+    sample: int
+    seed: int
+    attempt: int
+    """Tries before this one."""
+    failures: int
+    """Of those, the ones that failed."""
+    leaf: Leaf | None = None
+    """Its end; None for one that goes on, or begins."""
+    stand: Stand | None = None
+    """None for one that begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptGroup:
+    """A group that a record kept, for a gate to go on with."""
+
+    number: int
+    """As it was counted by the gate that opened it."""
+    tree: Tree
+    """Without leaves: the gate ends them when it hands the group over."""
+    step: int
+    """The version it was opened at."""
+    complete: bool
+    members: tuple[KeptMember, ...]
+
+    @property
+    def waits_for(self) -> int:
+        """Return the version from which on it runs and trains.
+
+        Its newest token's, or the one it was opened at: weights that came after the checkpoint are
+        gone, and until the trainer has come to their version again, nothing goes on from them.
+        """
+        return max([self.step, *(v for node in self.tree.nodes for v in node.versions)])
+
+    def oldest(self, member: KeptMember) -> int | None:
+        """Return the version of a member's oldest sampled token."""
+        at = member.leaf.node if member.leaf else member.stand and member.stand.node
+        if at is None:
+            return None
+        versions = [v for node in self.tree.path(at) for v in node.versions]
+        return min(versions, default=None)
+
+
+class TrajectoryRecord(Protocol):
+    """The record of one trajectory. Errors raised here stop the run."""
+
+    def reset(self, at: int | None, observation: Observation, *, seconds: float) -> None:
+        """Record that its world was reset; its prompt ends at node `at`."""
+        ...
+
+    def stepped(self, at: int | None, action: Action, answer: Step, *, seconds: float) -> None:
+        """Record a complete turn, after which the trajectory stands at node `at`."""
+        ...
+
+    def last_step(self, action: Action, answer: Step, *, seconds: float) -> None:
+        """Take the trajectory's last turn; it is recorded with its end."""
+        ...
+
+    def part(self, at: int) -> None:
+        """Record the first part of a turn, which ends at node `at`."""
+        ...
+
+    async def settled(self) -> None:
+        """Return when what was recorded may be acted on."""
+        ...
+
+    def begun_again(self, why: str) -> None:
+        """Record that its world could not be brought back, and that it begins again."""
+        ...
+
+    def finished(self, leaf: Leaf) -> None:
+        """Record its end."""
+        ...
+
+    def given_up(self, why: str) -> None:
+        """Record that it does not count."""
+        ...
+
+
+class Recorder(Protocol):
+    """The record of a gate's groups, by their numbers. Errors raised here stop the run."""
+
+    def opened(self, group: int, task: Task, *, after: int, version: int) -> None:
+        """Record a group; `after` more are opened of the tasks that were taken with its task."""
+        ...
+
+    def begun(
+        self, attempt: Attempt, tree: Tree, *, seed: int, stand: Stand | None
+    ) -> TrajectoryRecord:
+        """Record that a trajectory begins, or goes on where it stood."""
+        ...
+
+    def forked(
+        self,
+        parent: TrajectoryRecord,
+        attempt: Attempt,
+        tree: Tree,
+        node: int,
+        *,
+        seed: int,
+        strategy: ForkStrategy,
+        why: Mapping[str, Any],
+    ) -> TrajectoryRecord:
+        """Record that a trajectory leaves another one at `node`."""
+        ...
+
+    def dropped(self, group: int, why: str) -> None:
+        """Record that a group will never train."""
+        ...
+
+    def completed(self, group: int) -> None:
+        """Record that a group is handed to the trainer."""
+        ...
