@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentrl.errors import AgentrlError
+from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Outcome, Tree
 
 
@@ -60,6 +61,22 @@ class GroupState:
     """Failed for good."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """A group to open: its task, and where it differs from the run's own numbers."""
+
+    task: Task
+    trajectories: int | None = None
+    """How many it trains on; None is the run's number."""
+    max_turns: int | None = None
+    """Most policy messages of each; None is the run's number."""
+
+    @classmethod
+    def of(cls, found: "Task | Order") -> "Order":
+        """Return a plain task as an order with the run's own numbers."""
+        return found if isinstance(found, Order) else cls(task=found)
+
+
 class Topology(Protocol):
     """How the trajectories of a group come about. Pure, and one for all groups of a run."""
 
@@ -100,6 +117,11 @@ def _no_leaf(attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
     del attempt, tree, leaf
 
 
+def _no_more(group: GroupState, leaves: Sequence[Leaf]) -> int:
+    del group, leaves
+    return 0
+
+
 def _every_group(group: GroupState, leaves: Sequence[Leaf]) -> bool:
     del group, leaves
     return True
@@ -116,6 +138,9 @@ class Hooks:
     """A turn is complete and on the tree; the next request has not been made."""
     on_finished: Callable[[Attempt, Tree, Leaf], None] = _no_leaf
     """A trajectory ended for good, failures among them; it is not on the tree yet."""
+    more: Callable[[GroupState, Sequence[Leaf]], int] = _no_more
+    """A group is complete; how many trajectories it gets on top before `on_group` hears of it.
+    Asked again when those have ended."""
     on_group: Callable[[GroupState, Sequence[Leaf]], bool] = _every_group
     """A group is complete; False drops it, and another one takes its place."""
 
@@ -136,6 +161,16 @@ def plan(tasks: int, group_size: int) -> tuple[Attempt, ...]:
 def tries_again(outcome: Outcome, attempt: Attempt, *, retries: int) -> bool:
     """Return whether a trajectory is started again: alone, and only after a failure."""
     return isinstance(outcome, Failed) and outcome.kind != "cancelled" and attempt.number < retries
+
+
+class OutOfTasks(AgentrlError):
+    """A batch is waited for, nothing runs, and there is no further task."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a step wants groups, nothing runs, and there is no further task; give the environment "
+            "more train tasks, or lower rollout.tasks_per_step"
+        )
 
 
 class TooManyFailures(AgentrlError):

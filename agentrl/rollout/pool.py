@@ -11,7 +11,8 @@ from agentrl.rollout.gate.deadline import GateDeadlines
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.seat import Seat
-from agentrl.scheduler import Hooks, Topology
+from agentrl.rollout.repeats import Repeats
+from agentrl.scheduler import Hooks, Order, Topology
 from agentrl.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
@@ -46,6 +47,8 @@ class Rollouts:
     ) -> list[Tree]:
         """Return one tree per task with `group_size` leaves each, failures among them.
 
+        A task that is there twice is played twice, with other seeds the second time.
+
         Same tasks, seed and weights give the same tokens, however the timing falls. Returns when
         the last trajectory has ended; cancelling the call ends them all and closes their
         environments. `on_leaf` hears of each as it ends.
@@ -57,7 +60,10 @@ class Rollouts:
             concurrency=self.concurrency,
             retries=self.retries,
         )
-        left = list(tasks)
+        left, repeats = list(tasks), Repeats()
+
+        def seeds(number: int, task: Task, sample: int) -> int:
+            return derive(seed, task.id, sample, *repeats.of(number, task.id))
 
         def take(count: int) -> list[Task]:
             taken, left[:] = left[:count], left[count:]
@@ -67,7 +73,7 @@ class Rollouts:
             policy,
             take,
             sampling=sampling,
-            seed=lambda number, task, sample: derive(seed, task.id, sample),
+            seed=seeds,
             hooks=Hooks(on_finished=lambda attempt, tree, leaf: on_leaf(tree, leaf)),
         )
         async with gate:
@@ -76,7 +82,7 @@ class Rollouts:
     def gate(
         self,
         policy: GatePolicy,
-        tasks: Callable[[int], Sequence[Task]],
+        tasks: Callable[[int], Sequence[Task | Order]],
         *,
         sampling: Sampling,
         seed: Callable[[int, Task, int], int],
@@ -116,7 +122,9 @@ class Rollouts:
             sample=seat.attempt.sample,
             seed=seat.seed,
             sampling=sampling,
-            limits=replace(self.limits, turn_s=NEVER_S),
+            limits=replace(
+                self.limits, turn_s=NEVER_S, max_turns=seat.max_turns or self.limits.max_turns
+            ),
             clock=seat.clock,
         )
 

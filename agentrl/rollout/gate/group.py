@@ -12,11 +12,12 @@ def judge(group: GroupState, *, min_valid: int) -> GroupVerdict:
     """Return what a group is after one of its trajectories ended.
 
     It is ready as soon as it has all it trains on, or when there is nothing left to wait for. Ask
-    the topology first: a trajectory that it still wants has to be counted as live.
+    the topology first: a trajectory that it still wants has to be counted as live. A group that
+    trains on fewer than `min_valid` needs no more than those.
     """
     if group.valid < group.target and group.live:
         return "open"
-    return "ready" if group.valid >= min_valid else "short"
+    return "ready" if group.valid >= min(min_valid, group.target) else "short"
 
 
 def failures_kept(group: GroupState) -> int:

@@ -9,6 +9,7 @@ here, and no event costs more than the logarithm of what is open.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Literal
 
 from agentrl.rollout.gate.group import GroupVerdict, failures_kept, judge
@@ -20,7 +21,7 @@ from agentrl.rollout.gate.policy import (
     next_segment_is_due,
     places_free,
 )
-from agentrl.scheduler import Attempt, Chains, GroupState, Topology, tries_again
+from agentrl.scheduler import Attempt, Chains, GroupState, Order, Topology, tries_again
 from agentrl.trajectory import Failed, Leaf
 
 MemberPhase = Literal["queued", "live", "parked", "ended", "stopped"]
@@ -59,6 +60,8 @@ class Group:
     opened: int
     """Which opening it came with: groups opened together start side by side."""
     requeues: int
+    order: Order | None = None
+    """What it was opened for, where the ledger was told."""
     members: list[Member] = field(default_factory=list[Member])
     is_ready: bool = False
 
@@ -93,6 +96,8 @@ class Ledger:
         self, policy: GatePolicy, *, topology: Topology | None = None, version: int = 0
     ) -> None:
         self.policy = policy
+        self.dry = False
+        """Set by the runner while there is no further task."""
         self._topology = topology or Chains()
         self._version = version
         self._waiting = False
@@ -118,6 +123,7 @@ class Ledger:
             queued=self._queued,
             live=self._live,
             parked=self._parked,
+            dry=self.dry,
         )
 
     @property
@@ -128,6 +134,11 @@ class Ledger:
     def group(self, number: int) -> Group | None:
         """Return an open or ready group."""
         return self._groups.get(number)
+
+    def max_turns(self, member: Member) -> int | None:
+        """Return how many turns a trajectory may take; None is the run's number."""
+        group = self._groups[member.group]
+        return group.order.max_turns if group.order is not None else None
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -149,15 +160,19 @@ class Ledger:
         """Note that the trainer waits."""
         self._waiting = True
 
-    def open_groups(self, requeues: Iterable[int]) -> list[Group]:
+    def open_groups(
+        self, requeues: Iterable[int], orders: Iterable[Order | None] = repeat(None)
+    ) -> list[Group]:
         """Open one group per entry, which says how often its task was requeued before."""
         self._openings += 1
         opened: list[Group] = []
-        for count in requeues:
+        for count, order in zip(requeues, orders, strict=False):
+            target = order.trajectories if order is not None else None
             group = Group(
-                GroupState(number=self._opened, target=self.policy.group_size),
+                GroupState(number=self._opened, target=target or self.policy.group_size),
                 opened=self._openings,
                 requeues=count,
+                order=order,
             )
             self._groups[self._opened] = group
             self._opened += 1
@@ -233,6 +248,14 @@ class Ledger:
         )
         self._fill(group)
         return self._settle(group)
+
+    def grow(self, group: Group, more: int) -> bool:
+        """Let a complete group train on so many trajectories more; False when none begins."""
+        if more <= 0:
+            return False
+        group.state = replace(group.state, target=group.state.target + more)
+        self._fill(group)
+        return group.state.live > 0
 
     def accept(self, group: Group) -> None:
         """Note that a group whose verdict was `ready` may train."""
@@ -377,7 +400,7 @@ class Ledger:
         group.state = replace(
             group.state, valid=group.state.valid - 1, failed=group.state.failed + 1
         )
-        if group.is_ready and group.state.valid < self.policy.min_valid:
+        if group.is_ready and group.state.valid < min(self.policy.min_valid, group.state.target):
             self._withdraw(group)
             self.drop(group)
 

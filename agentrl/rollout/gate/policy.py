@@ -111,10 +111,14 @@ class SchedulerState:
     """Trajectories that hold a place: running or parked."""
     parked: int
     """Of those, the ones that have used up their segment."""
+    dry: bool = False
+    """Whether there is no further task at the moment."""
 
 
 def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
     """Return how many groups to open now."""
+    if state.dry:
+        return 0
     have = state.open + state.ready
     if policy.mode == "async":
         places = policy.concurrency - state.live - state.queued
@@ -145,6 +149,9 @@ def batch_is_ready(state: SchedulerState, policy: GatePolicy) -> bool:
     if not state.waiting:
         return False
     if state.ready >= policy.groups_per_step:
+        return True
+    if state.dry and not state.open:
+        # Nothing runs and nothing can begin: the step has what it has.
         return True
     # In `sync` a step has all of its groups, whatever its segments say.
     return policy.mode != "sync" and state.ready > 0 and _nothing_moves(state, policy)

@@ -31,7 +31,7 @@ from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.redundancy import LengthBias
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.gate.watchdog import Activity, name_all, overdue
-from agentrl.scheduler import Chains, Hooks, Topology
+from agentrl.scheduler import Chains, Hooks, Order, OutOfTasks, Topology
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
 
@@ -59,7 +59,7 @@ class Gate:
         policy: GatePolicy,
         engine: PolicyEngine,
         play: Play,
-        tasks: Callable[[int], Sequence[Task]],
+        tasks: Callable[[int], Sequence[Task | Order]],
         seed: Callable[[int, Task, int], int],
         deadlines: GateDeadlines | None = None,
         alarms: Alarms | None = None,
@@ -70,7 +70,7 @@ class Gate:
     ) -> None:
         """Take what to run, and on what.
 
-        `tasks` hands out the next so many, fewer at the end of a finite stream; `seed` makes a
+        `tasks` hands out the next so many, fewer when there are no more now; `seed` makes a
         trajectory's seed from its group's number, its task and its sample; `on_stuck` hears what
         the watchdog finds.
         """
@@ -87,7 +87,7 @@ class Gate:
         self._rates = OutcomeRates(alarms or Alarms())
         self._bias = LengthBias()
         self._trees: dict[int, Tree] = {}
-        self._requeued: deque[tuple[Task, int]] = deque()
+        self._requeued: deque[tuple[Order, int]] = deque()
         self._running: dict[Member, _Running] = {}
         self._ending: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
@@ -108,7 +108,8 @@ class Gate:
         """Open the gate and return the next complete groups.
 
         Raises what a trajectory raised that is no failure of its own (a `ConfigError`, say),
-        `TooManyFailures` when a rate is beyond its alarm, `Stalled` when nothing moves.
+        `TooManyFailures` when a rate is beyond its alarm, `Stalled` when nothing moves,
+        `OutOfTasks` when nothing is left to run. When tasks run out, a batch is what there is.
         """
         self._ledger.wait_for_batch()
         self._moved_s = self._now()
@@ -136,6 +137,8 @@ class Gate:
             await self.engine.load(weights, version)
         for member in self._ledger.publish(version):
             self._restart(member)
+        # What has expired is in no batch any more.
+        self._trees = {n: tree for n, tree in self._trees.items() if self._ledger.group(n)}
         if not self.policy.closes_between_steps:
             self._open.set()
         self._next_segment()
@@ -273,9 +276,9 @@ class Gate:
 
     def _pump(self) -> None:
         """Open groups and start trajectories as far as the mode allows, and wake `batch`."""
+        self._ledger.dry = False
         while not self._closed and self._error is None and (count := self._ledger.groups_to_open()):
-            if not self._open_groups(count):
-                break
+            self._ledger.dry = not self._open_groups(count)
         while not self._closed and (member := self._ledger.start_next()) is not None:
             self._start(member, self._play)
         if self._ledger.next_segment_is_due():
@@ -284,14 +287,13 @@ class Gate:
             self._changed.set()
 
     def _open_groups(self, count: int) -> bool:
-        tasks = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
-        if missing := count - len(tasks):
-            tasks += [(task, 0) for task in self._tasks(missing)]
-        for (task, _), group in zip(
-            tasks, self._ledger.open_groups(count for _, count in tasks), strict=True
-        ):
-            self._trees[group.state.number] = Tree(task)
-        return bool(tasks)
+        orders = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
+        if missing := count - len(orders):
+            orders += [(Order.of(found), 0) for found in self._tasks(missing)]
+        opened = self._ledger.open_groups([n for _, n in orders], [order for order, _ in orders])
+        for (order, _), group in zip(orders, opened, strict=True):
+            self._trees[group.state.number] = Tree(order.task)
+        return bool(orders)
 
     def _start(self, member: Member, play: Play) -> Seat:
         tree = self._trees[member.group]
@@ -304,6 +306,7 @@ class Gate:
             doorkeeper=self,
             now=asyncio.get_running_loop().time,
             segment=self.policy.segment,
+            max_turns=self._ledger.max_turns(member),
             since_s=self._now(),
         )
 
@@ -364,13 +367,15 @@ class Gate:
     def _complete(self, number: int, *, trains: bool) -> None:
         group = self._ledger.group(number)
         assert group is not None
+        if trains and self._ledger.grow(group, self._hooks.more(group.state, group.leaves)):
+            return
         if trains and self._hooks.on_group(group.state, group.leaves):
             self._ledger.accept(group)
             return
         again = self._ledger.drop(group, requeue=not trains)
         tree = self._trees.pop(number)
         if again:
-            self._requeued.append((tree.task, group.requeues + 1))
+            self._requeued.append((group.order or Order.of(tree.task), group.requeues + 1))
 
     def _hand_over(self) -> Batch:
         groups = self._ledger.take()
@@ -380,6 +385,8 @@ class Gate:
             for leaf in group.leaves:
                 tree.end(leaf)
             trees.append(tree)
+        if self.policy.groups_per_step and not groups:
+            raise OutOfTasks
         return Batch(
             groups=tuple(groups),
             trees=tuple(trees),

@@ -63,6 +63,8 @@ class Seat:
     now: Callable[[], float]
     """The event loop's clock, in seconds."""
     segment: SegmentBudget | None = None
+    max_turns: int | None = None
+    """Most policy messages; None is the run's number."""
 
     phase: Phase = "start"
     since_s: float = 0.0
