@@ -1,5 +1,6 @@
 """What an opened session and its forks share on the host: the keeper's channel, who listens."""
 
+import asyncio
 import socket
 from typing import Any, Protocol
 
@@ -93,6 +94,15 @@ class Family:
     def was_short_of_memory(self) -> bool:
         """Return whether the kernel killed something here for want of memory."""
         return self._fence is not None and self._fence.was_short_of_memory()
+
+    def drop_copy(self, asked: "asyncio.Future[Reply]") -> None:
+        """Close a copy whose caller was cancelled."""
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        reply = asked.result()
+        reply.drop()
+        if "session" in reply.frame.body:
+            self.tell({"op": "close", "session": reply.frame.body["session"]})
 
     def tell(self, body: dict[str, Any]) -> None:
         """Send something whose reply nobody waits for."""

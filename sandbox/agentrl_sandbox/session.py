@@ -97,6 +97,8 @@ class Session:
         }
         async with self._turn:
             await self._ready()
+            if self._over is not None:
+                return RunResult(status=self._over.status, error=self._over.error)
             async with self._family.admission.cell():
                 reply = await self._command(body, stdin, timeout_s)
         return RunResult(
@@ -162,7 +164,12 @@ class Session:
 
     async def _copy(self, place: Place, *, keep_rng: bool) -> Self:
         body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
-        reply = await self._family.ask(body, extra_s=START_S)
+        asked = asyncio.ensure_future(self._family.ask(body, extra_s=START_S))
+        try:
+            reply = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(self._family.drop_copy)
+            raise
         if "unsupported" in reply.frame.body:
             why = reply.frame.body["unsupported"]
             raise ForkUnsupported(f"this session cannot be forked now: {why}")
@@ -239,14 +246,25 @@ class Session:
             return ExecResult(status="limit", error=body["limit"])
         if "refused" in body:
             raise SandboxError(f"no interpreter for the session: {body['refused']}")
-        self._line = self._family.line(reply)
-        assert self._line is not None
-        await self._line.greeting(timeout_s=START_S)
+        line = self._family.line(reply)
+        assert line is not None
+        try:
+            await line.greeting(timeout_s=START_S)
+        except (Expired, LineBroken, Violation) as error:
+            line.close()
+            raise SandboxError(f"no interpreter for the session: {error!r}") from error
+        except BaseException:
+            line.close()
+            raise
+        self._line = line
         return None
 
     async def _cell(self, code: str, timeout_s: float) -> ExecResult:
-        line = self._line
-        assert line is not None
+        if self._closed:
+            self.hang_up()
+            raise SandboxError("this session was closed meanwhile; open another one")
+        if (line := self._line) is None or self._last_words is not None:
+            return await self._told(0.0)  # lost while this waited for its turn
         start_s = time.monotonic()
         try:
             outcome = await line.ask(code, timeout_s=timeout_s)
@@ -259,6 +277,8 @@ class Session:
             return await self._why_broken(line, time.monotonic() - start_s)
         except BaseException:
             self._line = None
+            if self._family.settings.after_timeout == "end":
+                self._over = ExecResult(status="timeout", error=f"the cell was cancelled; {_ENDED}")
             self._stopping = asyncio.create_task(self._stop_quietly(line))
             raise
         seconds = time.monotonic() - start_s
@@ -329,9 +349,13 @@ class Session:
                 status = said.get("status", "violation")
                 error = said.get("error", "the interpreter closed its channel")
                 return self._lost(said, status, error, seconds)
+        return await self._told(seconds)
+
+    async def _told(self, seconds: float) -> ExecResult:
         await self._ready()
         said, self._last_words = self._last_words, None
-        assert said is not None  # whoever is late was told before, on the same channel
+        if said is None:
+            raise SandboxError("the interpreter is gone, and nobody said why")
         return replace(said, seconds=seconds)
 
     def died(self, event: Reply) -> None:

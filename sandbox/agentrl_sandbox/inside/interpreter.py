@@ -109,6 +109,7 @@ def prepare() -> None:
     os.environ.update(confine.ENVIRONMENT)
     streams.prepare()
     seccomp.build()
+    kernel.tid_address()  # found here, where nothing forbids to ask
 
 
 def _know_thyself() -> None:
@@ -263,6 +264,8 @@ class Interpreter:
 
     def _branch(self) -> int:
         """Fork so that the child belongs to the keeper, not to us: 0 in the child."""
+        if (address := kernel.tid_address()) is not None:
+            return kernel.fork_beside(address)
         kernel.adopt_orphans(False)
         try:
             middle = kernel.fork()

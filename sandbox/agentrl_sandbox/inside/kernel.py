@@ -5,6 +5,7 @@ import errno
 import os
 import platform
 from collections.abc import Callable, Collection
+from functools import cache
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
@@ -79,6 +80,48 @@ def fork() -> int:
     """
     pid = _with_gil.fork()
     _check(pid, "fork")
+    return pid
+
+
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_CLONE_PARENT, _CHILD_SETTID, _CHILD_CLEARTID = 0x8000, 0x01000000, 0x00200000
+_SIGCHLD = 17
+_PR_GET_TID_ADDRESS = 40
+_raw_clone = _with_gil["syscall"]
+_raw_clone.argtypes = (ctypes.c_long,) * 6
+_raw_clone.restype = ctypes.c_long
+
+
+@cache
+def tid_address() -> int | None:
+    """Return where the C library keeps our thread's number; None where it cannot be known.
+
+    The same in everything that is forked from here.
+    """
+    address = ctypes.c_void_p()
+    if os.uname().machine not in _CLONE:
+        return None
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(address), 0, 0, 0) < 0:
+        return None
+    return address.value
+
+
+def fork_beside(address: int) -> int:
+    """Fork a process that has one thread, with all hooks of Python; 0 in the child.
+
+    The child is a child of our parent and not of ours. `address` is what `tid_address` found: the
+    C library would write the child's thread number there, and here the kernel does.
+    """
+    flags = _CLONE_PARENT | _CHILD_SETTID | _CHILD_CLEARTID | _SIGCHLD
+    machine = os.uname().machine
+    last = (address, 0) if machine == "x86_64" else (0, address)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = _raw_clone(_CLONE[machine], flags, 0, 0, *last)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    _check(pid, "clone")
     return pid
 
 
