@@ -1,0 +1,66 @@
+"""Which concurrency, over-provisioning and staleness a trace wants: a search in virtual time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from agentrl.simulate.study import Setting, Studied, study
+
+CLOSE_ENOUGH = 0.97
+"""A cheaper setting wins when it reaches this share of the best rate: less is fresher."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What is tried."""
+
+    concurrency: tuple[int, ...]
+    over_provision: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)
+    """In `partial`."""
+    max_staleness: tuple[int, ...] = (1, 2, 4)
+    """In `async`."""
+
+
+def grid_around(setting: Setting) -> Grid:
+    """Return the concurrencies worth trying: from one to four times the engine's slots."""
+    slots = setting.speed.slots
+    return Grid(concurrency=tuple(max(1, round(slots * x)) for x in (1, 2, 4)))
+
+
+def settings(setting: Setting, grid: Grid) -> Iterator[Setting]:
+    """Yield every setting of a grid, in the modes that its keys mean something in."""
+    for concurrency in grid.concurrency:
+        policy = replace(setting.policy, concurrency=concurrency)
+        for factor in grid.over_provision:
+            yield replace(setting, policy=replace(policy, mode="partial", over_provision=factor))
+        for staleness in grid.max_staleness:
+            yield replace(setting, policy=replace(policy, mode="async", max_staleness=staleness))
+
+
+def search(
+    setting: Setting, grid: Grid | None = None, on_study: Callable[[], None] = lambda: None
+) -> list[Studied]:
+    """Play every setting of a grid."""
+    results: list[Studied] = []
+    for one in settings(setting, grid or grid_around(setting)):
+        results.append(study(one))
+        on_study()
+    return results
+
+
+def recommend(results: Sequence[Studied], mode: str) -> Studied:
+    """Return the cheapest setting of a mode that is close to its best rate of trained tokens.
+
+    Cheap is fresh first (staleness, over-provisioning), then few environments.
+    """
+    own = [one for one in results if one.setting.policy.mode == mode]
+    if not own:
+        raise ValueError(f"no result is of mode {mode!r}; search a grid that has it")
+    best = max(one.tokens_per_s for one in own)
+    near = [one for one in own if one.tokens_per_s >= CLOSE_ENOUGH * best]
+    return min(near, key=_cost)
+
+
+def _cost(one: Studied) -> tuple[float, float]:
+    policy = one.setting.policy
+    fresh = policy.max_staleness if policy.mode == "async" else policy.over_provision
+    return fresh, policy.concurrency
