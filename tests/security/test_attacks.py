@@ -4,6 +4,28 @@ Contained means: a canary session beside the attacker, the pool and this process
 the attacker's own session says what happened and goes on, and nothing is left behind. Where the
 table says that a back-end does not contain an attack, that is asserted too, so that the table, and
 docs/security.md with it, can neither boast nor complain.
+
+Mutants of the sandbox that were run, and the attack that caught each. No filter: deep-kernel-calls.
+Capabilities kept: privileges. Sessions without a network namespace: plunder-a-neighbour. Without an
+IPC namespace, System V calls allowed: the same. Without a process namespace: see-processes. The
+machine's network: tcp. Root writable, no Landlock, one user: files-without-a-name. Files of /etc
+bound: host-files. The trainer's environment kept: environment. Nonce not checked: forge-from-the-
+cell. Late messages dropped instead of noticed: forge-from-a-thread-afterwards. Messages of any
+size: forge-from-the-cell. No deadline: endless-loop. Dumpable interpreters: plunder-a-copy. No
+Landlock, or none for copies: kill-a-copy. Copies with the original's network: plunder-the-original.
+A copy that keeps the original's channel: speak-for-the-original. Namespaces of a copy not looked
+at: false-copy. RLIMIT_AS, _CPU or _FSIZE missing: raise-limits. RLIMIT_NOFILE missing: open-files;
+set before the greeting: descriptors-under-way. RLIMIT_SIGPENDING missing, or inotify allowed, with
+one user: per-user-quotas. RLIMIT_NPROC missing, no cgroups: command-fork-bomb. No cgroups: memory-
+of-a-tree. Memory files allowed, no cgroups: memory-in-memfds. File systems without a size: disk-
+many-files; without a number of files: disk-inodes. Links followed: traps-for-the-host. Directories
+left by a command's cwd: command-arguments. Events of closed descriptors handled: command-arguments.
+Orphans not adopted, or strays not killed, in `process`: daemon-outlives-deadline. Output kept
+whole: flood-stderr.
+
+Not caught alone, for another layer holds it: no IPC namespace (filter), no RLIMIT_NPROC and memory
+files (cgroups), one of two checks for links, `kill -1` allowed (users, Landlock, and the keeper is
+process 1), a writable root (Landlock), no signal when a parent dies (strays are killed).
 """
 
 import asyncio
