@@ -7,7 +7,7 @@ from agentrl.rollout.branching.aepo import Aepo, Monitored, Observed, Online, Sp
 from agentrl.rollout.branching.budget import Budget
 from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Reason, Start
 from agentrl.rollout.branching.entropy import EntropySignal, Probe
-from agentrl.rollout.branching.growth import Ended, Growth, Line, origin_of
+from agentrl.rollout.branching.growth import Ended, Growth, Line, Reopened, origin_of
 from agentrl.rollout.branching.rule import BranchRule, Chance, Draw, seeded_draw
 
 
@@ -132,6 +132,13 @@ class Balanced:
         growth, filled = growth.fill(whole=self.fill_at_once)
         state = replace(state, growth=growth, observed=observed, roots=roots, alone=alone)
         return state, due + filled
+
+    def reopened(
+        self, state: BalancedState, again: Reopened
+    ) -> tuple[BalancedState, tuple[Start, ...]]:
+        """Begin it again: a root as it was, a branch as a fresh root."""
+        growth, starts = state.growth.reopen(again.start)
+        return replace(state, growth=growth), starts
 
     def _prior(self) -> Observed:
         return self.prior if isinstance(self.split, Online) else Observed()

@@ -13,7 +13,8 @@ class Budget:
     """Tokens of all trajectories, shared ones once. When they are used up nothing more begins, and
     what runs goes on to its end: the tree may have fewer leaves and a few more tokens."""
     retries: int = 2
-    """How often a leaf that failed is begun again."""
+    """How often a leaf that failed is begun again; behind a gate its own number counts, and what it
+    begins again it begins whatever tokens are left."""
     path_branches: int | None = None
     """Branch points on one path, at most."""
 
@@ -73,6 +74,12 @@ class Ledger:
         """Return a ledger on which a live sample has ended for good."""
         return replace(self, live=_without(self.live, sample), ended=(*self.ended, sample))
 
+    def reopen(self, sample: int) -> "Ledger":
+        """Return a ledger on which an ended sample is live again."""
+        return replace(
+            self, live=(*self.live, sample), ended=_without(self.ended, sample, are="ended")
+        )
+
     def may_retry(self, sample: int) -> bool:
         """Return whether a failed sample is begun again."""
         return self.tries[sample] < self.budget.retries and not self.spent
@@ -87,7 +94,7 @@ class Ledger:
         return replace(self, tokens=self.tokens + tokens)
 
 
-def _without(samples: tuple[int, ...], sample: int) -> tuple[int, ...]:
+def _without(samples: tuple[int, ...], sample: int, *, are: str = "live") -> tuple[int, ...]:
     if sample not in samples:
-        raise ValueError(f"sample {sample} is not live; live are {samples}")
+        raise ValueError(f"sample {sample} is not {are}; {are} are {samples}")
     return tuple(other for other in samples if other != sample)

@@ -16,6 +16,15 @@ class Ended:
     """Added by this trajectory itself, shared ones not among them."""
     failed: bool = False
     """Something broke: it has no reward and may be begun again."""
+    again: bool | None = None
+    """Whether it begins again at once, where a gate decides that; None leaves it to the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopened:
+    """A trajectory that had ended begins again: its tokens have become too old."""
+
+    start: Start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +96,11 @@ class Growth:
     def start_roots(self, count: int) -> tuple["Growth", tuple[Start, ...]]:
         """Begin so many trajectories at the prompt, or as many as the budget has left."""
         ledger, samples = self.ledger.take(count)
-        starts = tuple(
-            Start(
-                path=(self.roots + i,),
-                sample=sample,
-                seed=derive(self.seed, self.task_id, self.roots + i),
-                origin=Origin(path=(self.roots + i,), turn=0),
-            )
-            for i, sample in enumerate(samples)
-        )
-        grown = replace(self, ledger=ledger, roots=self.roots + len(starts))
-        return grown.with_lines(*(Line(start=start) for start in starts)), starts
+        grown, starts = replace(self, ledger=ledger), list[Start]()
+        for sample in samples:
+            grown, start = grown._begin(sample, None)
+            starts.append(start)
+        return grown, tuple(starts)
 
     def branch(
         self, origin: Origin, count: int, *, inherit: Line | None = None
@@ -109,12 +112,7 @@ class Growth:
         ledger, samples = self.ledger.take(count)
         grown, starts = replace(self, ledger=ledger), list[Start]()
         for sample in samples:
-            path = grown.free_path(origin)
-            seed = derive(self.seed, self.task_id, *path)
-            start = Start(path=path, sample=sample, seed=seed, origin=origin)
-            parent = inherit or Line(start=start)
-            line = replace(parent, start=start, tool_sum=0.0, tools=0, tokens=0)
-            grown = grown.with_lines(line)
+            grown, start = grown._begin(sample, origin, inherit)
             starts.append(start)
         return grown, tuple(starts)
 
@@ -135,22 +133,43 @@ class Growth:
         gone = self.line(path)
         return replace(self.without(path), ledger=self.ledger.give_back(gone.start.sample))
 
-    def end(self, ended: Ended) -> tuple["Growth", tuple[Start, ...]]:
+    def end(
+        self, ended: Ended, *, elsewhere: Origin | None = None
+    ) -> tuple["Growth", tuple[Start, ...]]:
         """Return the tree without a trajectory that has ended.
 
         A failed root is begun again as it was, a failed branch leaves its place to whoever comes:
-        the world it began in is gone. Both only as often as the budget allows.
+        the world it began in is gone. Both only as often as the budget allows. Where a gate
+        decides, a branch begins again `elsewhere`, by default at the prompt.
         """
         grown = self.hear(ended.path, ended.tokens)
         line = grown.line(ended.path)
-        sample = line.start.sample
-        if not (ended.failed and grown.ledger.may_retry(sample)):
+        sample, again = line.start.sample, ended.again
+        if again is None:
+            again = ended.failed and grown.ledger.may_retry(sample)
+        if not again:
             return replace(grown.without(ended.path), ledger=grown.ledger.end(sample)), ()
-        ledger = grown.ledger.retried(sample)
+        grown = replace(grown, ledger=grown.ledger.retried(sample))
         if line.is_root:
-            again = Line(start=line.start)
-            return replace(grown, ledger=ledger).put(again), (line.start,)
-        return replace(grown.without(ended.path), ledger=ledger.give_back(sample)), ()
+            return grown.put(Line(start=line.start)), (line.start,)
+        grown = grown.without(ended.path)
+        if ended.again is None:
+            return replace(grown, ledger=grown.ledger.give_back(sample)), ()
+        grown, start = grown._begin(sample, elsewhere)
+        return grown, (start,)
+
+    def reopen(
+        self, start: Start, *, elsewhere: Origin | None = None
+    ) -> tuple["Growth", tuple[Start, ...]]:
+        """Return the tree with a trajectory begun again that had ended.
+
+        A root is the same again, a branch begins `elsewhere`, by default at the prompt.
+        """
+        grown = replace(self, ledger=self.ledger.reopen(start.sample))
+        if start.origin.turn == 0:
+            return grown.with_lines(Line(start=start)), (start,)
+        grown, again = grown._begin(start.sample, elsewhere)
+        return grown, (again,)
 
     def without(self, path: Path) -> "Growth":
         """Return the tree without one live trajectory."""
@@ -161,6 +180,22 @@ class Growth:
         if self.lines:
             return self, ()
         return self.start_roots(self.ledger.open if whole else 1)
+
+    def _begin(
+        self, sample: int, origin: Origin | None, inherit: Line | None = None
+    ) -> tuple["Growth", Start]:
+        """Begin the trajectory of a sample that is live, at `origin` or at the prompt."""
+        path = (self.roots,) if origin is None else self.free_path(origin)
+        start = Start(
+            path=path,
+            sample=sample,
+            seed=derive(self.seed, self.task_id, *path),
+            origin=origin or Origin(path=path, turn=0),
+        )
+        parent = inherit or Line(start=start)
+        line = replace(parent, start=start, tool_sum=0.0, tools=0, tokens=0)
+        grown = replace(self, roots=self.roots + (origin is None))
+        return grown.with_lines(line), start
 
 
 def origin_of(boundary: Boundary) -> Origin:

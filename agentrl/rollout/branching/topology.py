@@ -7,6 +7,7 @@ to do. The runner owns the state, begins what it is told to begin, and reports w
     at_boundary(Boundary) ──► BranchDecision   begin its children, keep the place, or just go on
     fork_failed(Start) ──► Start, ...          what could not be begun costs nothing but itself
     finished(Ended) ──► Start, ...             no live trajectory and no start: the tree is done
+    reopened(Reopened) ──► Start               an ended one has become too old and begins again
 
 The same events in the same order give the same states, under any clock; `restore` folds a log.
 """
@@ -16,11 +17,12 @@ from typing import Any, Protocol, TypeVar
 
 from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Start
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.growth import Ended, Growth
+from agentrl.rollout.branching.growth import Ended, Growth, Reopened
 
 S = TypeVar("S")
-Event = Boundary | Start | Ended
-"""What a runner reports: a boundary, a start that could not be begun, the end of a trajectory."""
+Event = Boundary | Start | Ended | Reopened
+"""What a runner reports: a boundary, a start that could not be begun, the end of a trajectory, and
+that it was not the end."""
 
 
 class Topology(Protocol[S]):
@@ -58,6 +60,10 @@ class Topology(Protocol[S]):
         """Take note of the end of a trajectory and say what begins now."""
         ...
 
+    def reopened(self, state: S, again: Reopened) -> tuple[S, tuple[Start, ...]]:
+        """Begin an ended trajectory again, one way or another: one start."""
+        ...
+
     def kept(self, state: S) -> frozenset[Origin]:
         """Return the places that trajectories may yet begin from, of those decided to be kept."""
         ...
@@ -78,6 +84,8 @@ def restore(
                 state, _ = topology.fork_failed(state, event)
             case Ended():
                 state, _ = topology.finished(state, event)
+            case Reopened():
+                state, _ = topology.reopened(state, event)
     return state, tuple(decisions)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from agentrl.rollout.branching.budget import Budget
 from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Reason, Start
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.growth import Ended, Growth, Line, origin_of
+from agentrl.rollout.branching.growth import Ended, Growth, Line, Reopened, origin_of
 from agentrl.rollout.branching.rule import Draw, seeded_draw
 
 
@@ -84,6 +84,10 @@ class FanOut:
         state, again = state.end(ended)
         state, filled = state.fill(whole=True)
         return state, again + filled
+
+    def reopened(self, state: Growth, again: Reopened) -> tuple[Growth, tuple[Start, ...]]:
+        """Begin it again: a root as it was, a branch as a fresh root."""
+        return state.reopen(again.start)
 
     def _reason(self, boundary: Boundary, line: Line, free: int) -> Reason:
         if boundary.turn == 0:
@@ -214,7 +218,7 @@ class TreeGrpo:
     ) -> tuple[TreeGrpoState, tuple[Start, ...]]:
         """Begin a failure again, or the next round of a tree that has ended its last one."""
         line = state.growth.line(ended.path)
-        growth, again = state.growth.end(ended)
+        growth, again = state.growth.end(ended, elsewhere=line.start.origin)
         number = ended.path[0]
         tree = state.trees[number]
         if again:
@@ -230,6 +234,14 @@ class TreeGrpo:
             starts += made
         tree = replace(tree, picks=tree.picks[self.width :])
         return replace(state, growth=growth, trees=_put(state.trees, number, tree)), tuple(starts)
+
+    def reopened(
+        self, state: TreeGrpoState, again: Reopened
+    ) -> tuple[TreeGrpoState, tuple[Start, ...]]:
+        """Begin it again: a chain from the prompt as it was, another at its tree's root."""
+        root = Origin(path=again.start.path[:1], turn=0)
+        growth, starts = state.growth.reopen(again.start, elsewhere=root)
+        return replace(state, growth=growth), starts
 
     def _offered(self, growth: Growth, number: int, tree: Expansion, here: Origin) -> Expansion:
         """Return the tree after a place came up: each reservoir takes the n-th with chance 1/n."""

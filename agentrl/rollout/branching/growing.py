@@ -1,0 +1,265 @@
+"""One tree in the making: the topology's state, and the worlds that no episode plays yet.
+
+Two edges begin trajectories around it: `grow.py` alone, `gated.py` behind the gate. A copy that
+cannot be made costs the branch and nothing else: it is recorded, and its place is free again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from agentrl.env import Env, ForkStrategy
+from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
+from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Start
+from agentrl.rollout.branching.growth import Ended, Reopened
+from agentrl.rollout.branching.topology import Event, Topology
+from agentrl.rollout.episode import EpisodeLimits, Place, TopLogprobs
+from agentrl.rollout.replay import ReplayMismatch, close_world, replay
+from agentrl.seeds import derive
+from agentrl.task import Task
+
+S = TypeVar("S")
+
+Begin = Callable[[Sequence[Start]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """One attempt to copy a world."""
+
+    origin: Origin
+    path: Path | None
+    """The trajectory it is for; None for one that is kept for later."""
+    strategy: ForkStrategy
+    seconds: float
+    reason: str = ""
+    """Why there is no copy, in a word: `unsupported`, `mismatch`, or whose failure it was."""
+    error: str = ""
+    """The same in full; both are empty when there is a copy."""
+
+
+@dataclass(slots=True)
+class World:
+    """A place, and a copy of the world there; none when it is replayed on demand."""
+
+    place: Place | None
+    """None at the prompt."""
+    env: Env | None
+
+
+def _same(env: Env) -> Env:
+    return env
+
+
+@dataclass(slots=True, kw_only=True)
+class Growing(Generic[S]):
+    """A topology at work on one task. Owns the worlds that wait; `release` and `abandon` give them
+    to whoever closes them."""
+
+    topology: Topology[S]
+    task: Task
+    seed: int
+    make_env: Callable[[], Env]
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    fork_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    on_event: Callable[[Event, BranchDecision | None], None] = lambda event, decision: None
+    replays_late: bool = True
+    """Make a replayed world when its branch begins; else before, while the parent waits."""
+
+    state: S = field(init=False)
+    decisions: list[BranchDecision] = field(default_factory=list[BranchDecision])
+    copies: list[Copied] = field(default_factory=list[Copied])
+    events: list[Event] = field(default_factory=list[Event])
+    unclosed: list[str] = field(default_factory=list[str])
+    """Errors of worlds that nobody played and that would not close."""
+    _waiting: dict[Path, World] = field(default_factory=dict[Path, World])
+    """Worlds of branches that have not begun."""
+    _held: dict[Origin, World] = field(default_factory=dict[Origin, World])
+    """Worlds that branches may yet be copied from."""
+
+    def start(self) -> tuple[Start, ...]:
+        """Begin the task."""
+        self.state, starts = self.topology.start(self.task.id, seed=self.seed)
+        return starts
+
+    def env_seed(self, start: Start) -> int:
+        """Return the environment's seed: all that begins at one root begins in one world."""
+        return derive(self.seed, self.task.id, start.path[0])
+
+    def is_ended(self, start: Start) -> bool:
+        """Return whether the place of a start is a leaf."""
+        return start.sample in self.topology.growth(self.state).ledger.ended
+
+    async def world(self, start: Start, watch: Callable[[Env], Env] = _same) -> World | None:
+        """Return the world a trajectory begins in; None when it cannot be made.
+
+        Then `fork_failed` is next. `watch` wraps an environment while it is copied.
+        """
+        if start.origin.turn == 0:
+            return World(None, self.make_env())
+        waiting = self._waiting.pop(start.path, None)
+        if waiting is not None and waiting.env is not None:
+            return waiting
+        source = waiting or self._held.get(start.origin)
+        if source is None:
+            return None
+        env = None if source.env is None else watch(source.env)
+        return await self._copied(start.origin, start.path, World(source.place, env))
+
+    async def at_boundary(
+        self, boundary: Boundary, place: Place, env: Env, *, begin: Begin
+    ) -> None:
+        """Ask the topology, and make the copies it wants while the world stands still."""
+        self.state, decision = self.topology.at_boundary(self.state, boundary)
+        self._note(boundary, decision)
+        for child in decision.children:
+            source, late = World(place, env), self.replays_late
+            world = await self._copied(child.origin, child.path, source, later=late)
+            if world is None:
+                begin(self.fork_failed(child))
+            else:
+                self._waiting[child.path] = world
+                begin([child])
+        origin = Origin(path=boundary.path, turn=boundary.turn)
+        # A root that failed and was begun again passes places that are held already.
+        if decision.keep and origin not in self._held:
+            world = await self._copied(origin, None, World(place, env), later=True)
+            if world is not None:
+                self._held[origin] = world
+
+    def fork_failed(self, start: Start) -> tuple[Start, ...]:
+        """Take note that a start has no world; return what begins instead."""
+        self._note(start, None)
+        self.state, starts = self.topology.fork_failed(self.state, start)
+        return starts
+
+    def finished(self, ended: Ended) -> tuple[Start, ...]:
+        """Take note of the end of a trajectory; return what begins now."""
+        self._note(ended, None)
+        self.state, starts = self.topology.finished(self.state, ended)
+        return starts
+
+    def reopened(self, start: Start) -> tuple[Start, ...]:
+        """Take note that an ended trajectory begins again; return how."""
+        again = Reopened(start=start)
+        self._note(again, None)
+        self.state, starts = self.topology.reopened(self.state, again)
+        return starts
+
+    def release(self) -> list[Env]:
+        """Let go of the worlds that nothing can begin from any more, and return them."""
+        kept = self.topology.kept(self.state)
+        live = {line.start.path for line in self.topology.growth(self.state).lines}
+        gone = [self._held.pop(origin) for origin in [*self._held] if origin not in kept]
+        gone += [self._waiting.pop(path) for path in [*self._waiting] if path not in live]
+        return [world.env for world in gone if world.env is not None]
+
+    def abandon(self) -> list[Env]:
+        """Let go of all worlds, and return them."""
+        gone = (*self._held.values(), *self._waiting.values())
+        self._held, self._waiting = {}, {}
+        return [world.env for world in gone if world.env is not None]
+
+    async def close(self, worlds: Iterable[Env]) -> None:
+        """Close worlds that nobody plays.
+
+        They took part in nothing, and whoever owns their sandboxes closes those.
+        """
+        for env in worlds:
+            try:
+                await close_world(env)
+            except RolloutError as error:
+                self.unclosed.append(str(error))
+
+    async def _copied(
+        self, origin: Origin, path: Path | None, source: World, *, later: bool = False
+    ) -> World | None:
+        """Return a copy of a world, or None after recording why there is none.
+
+        With `later` a world that is replayed is not made yet: nothing has to stand still for it.
+        """
+        strategy = "replay" if source.env is None else source.env.fork_strategy
+        if strategy == "replay" and later:
+            return World(source.place, None)
+        began = self.clock()
+        error, reason, env = "", "", None
+        try:
+            env = await self._replayed(source) if strategy == "replay" else await self._fork(source)
+        except ReplayMismatch as failure:
+            error, reason = str(failure), "mismatch"
+        except ForkUnsupported as failure:
+            error, reason = str(failure), "unsupported"
+        except RolloutError as failure:
+            error, reason = str(failure), failure.kind
+        self.copies.append(
+            Copied(
+                origin=origin,
+                path=path,
+                strategy=strategy,
+                seconds=self.clock() - began,
+                reason=reason,
+                error=error,
+            )
+        )
+        return None if env is None else World(source.place, env)
+
+    async def _fork(self, source: World) -> Env:
+        assert source.env is not None
+        with blame(EnvError, f"fork of task {self.task.id} (fork_s={self.fork_s:g})"):
+            async with asyncio.timeout(self.fork_s):
+                return await source.env.fork()
+
+    async def _replayed(self, source: World) -> Env:
+        assert source.place is not None
+        assert source.place.history is not None
+        limits = self.limits
+        return await replay(
+            self.make_env, source.place.history, reset_s=limits.reset_s, step_s=limits.step_s
+        )
+
+    def _note(self, event: Event, decision: BranchDecision | None) -> None:
+        self.events.append(event)
+        if decision is not None:
+            self.decisions.append(decision)
+        self.on_event(event, decision)
+
+
+@dataclass(slots=True)
+class Watch(Generic[S]):
+    """One episode's way to the topology."""
+
+    growing: Growing[S]
+    start: Start
+    env: Env
+    begin: Begin
+    passed: Callable[[], object] = lambda: None
+    """Called at every boundary, before the topology is asked."""
+
+    @property
+    def top_logprobs(self) -> int:
+        """Return what the signal needs."""
+        signal = self.growing.topology.signal
+        return signal.top_k if signal else 0
+
+    def probe_tokens(self, turn: int) -> int:
+        """Ask the topology."""
+        growing = self.growing
+        return growing.topology.probe_tokens(growing.state, self.start.path, turn)
+
+    async def at_boundary(self, place: Place, *, added_tokens: int, top: TopLogprobs) -> None:
+        """Turn what the episode saw into a boundary."""
+        self.passed()
+        signal = self.growing.topology.signal
+        boundary = Boundary(
+            path=self.start.path,
+            turn=place.turn,
+            node=place.node,
+            context_tokens=place.context_tokens,
+            tokens=added_tokens,
+            probe=signal.measure([[x for _, x in row] for row in top]) if signal else None,
+        )
+        await self.growing.at_boundary(boundary, place, self.env, begin=self.begin)
+        await self.growing.close(self.growing.release())
