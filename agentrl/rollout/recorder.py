@@ -54,6 +54,8 @@ class KeptGroup:
 
     number: int
     """As it was counted by the gate that opened it."""
+    size: int
+    """How many trajectories it trains on."""
     tree: Tree
     """Without leaves: the gate ends them when it hands the group over."""
     step: int
@@ -77,6 +79,17 @@ class KeptGroup:
             return None
         versions = [v for node in self.tree.path(at) for v in node.versions]
         return min(versions, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Where a branch leaves a trajectory."""
+
+    parent: "TrajectoryRecord"
+    node: int
+    strategy: ForkStrategy
+    why: Mapping[str, Any]
+    """The decision, with its numbers."""
 
 
 class TrajectoryRecord(Protocol):
@@ -118,7 +131,7 @@ class TrajectoryRecord(Protocol):
 class Recorder(Protocol):
     """The record of a gate's groups, by their numbers. Errors raised here stop the run."""
 
-    def opened(self, group: int, task: Task, *, after: int, version: int) -> None:
+    def opened(self, group: int, task: Task, *, size: int, after: int, version: int) -> None:
         """Record a group; `after` more are opened of the tasks that were taken with its task."""
         ...
 
@@ -129,17 +142,9 @@ class Recorder(Protocol):
         ...
 
     def forked(
-        self,
-        parent: TrajectoryRecord,
-        attempt: Attempt,
-        tree: Tree,
-        node: int,
-        *,
-        seed: int,
-        strategy: ForkStrategy,
-        why: Mapping[str, Any],
+        self, attempt: Attempt, tree: Tree, *, seed: int, leaving: Leaving
     ) -> TrajectoryRecord:
-        """Record that a trajectory leaves another one at `node`."""
+        """Record that a trajectory begins as a branch of another one."""
         ...
 
     def dropped(self, group: int, why: str) -> None:

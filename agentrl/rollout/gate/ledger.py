@@ -21,6 +21,7 @@ from agentrl.rollout.gate.policy import (
     next_segment_is_due,
     places_free,
 )
+from agentrl.rollout.recorder import KeptGroup, KeptMember
 from agentrl.scheduler import Attempt, Chains, GroupState, Order, Topology, tries_again
 from agentrl.trajectory import Failed, Leaf
 
@@ -45,6 +46,8 @@ class Member:
     """Version of its oldest sampled token since then."""
     leaf: Leaf | None = None
     """Its end, once it has ended for good."""
+    kept: KeptMember | None = None
+    """What a record kept of it, until it has begun."""
 
     @property
     def attempt(self) -> Attempt:
@@ -64,6 +67,8 @@ class Group:
     """What it was opened for, where the ledger was told."""
     members: list[Member] = field(default_factory=list[Member])
     is_ready: bool = False
+    kept: KeptGroup | None = None
+    """What a record kept of it."""
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -93,8 +98,14 @@ class Ledger:
     """The scheduler's memory. Owned by one runner."""
 
     def __init__(
-        self, policy: GatePolicy, *, topology: Topology | None = None, version: int = 0
+        self,
+        policy: GatePolicy,
+        *,
+        topology: Topology | None = None,
+        version: int = 0,
+        first: int = 0,
     ) -> None:
+        """Begin at `version`, with groups counted from `first` on."""
         self.policy = policy
         self.dry = False
         """Set by the runner while there is no further task."""
@@ -105,7 +116,8 @@ class Ledger:
         self._ready: list[int] = []
         self._queue: list[tuple[int, int, int, int, int]] = []
         self._by_deadline: dict[int, dict[Member, None]] = {}
-        self._opened = self._openings = 0
+        self._held: dict[int, Group] = {}
+        self._opened, self._openings = first, 0
         self._accepted = version * policy.groups_per_step
         self._queued = self._live = self._parked = self._open = self._ready_count = 0
         self.restarted = self.requeued = self.dropped = 0
@@ -124,6 +136,7 @@ class Ledger:
             live=self._live,
             parked=self._parked,
             dry=self.dry,
+            held=len(self._held),
         )
 
     @property
@@ -132,8 +145,8 @@ class Ledger:
         return self._groups.values()
 
     def group(self, number: int) -> Group | None:
-        """Return an open or ready group."""
-        return self._groups.get(number)
+        """Return an open, ready or held group."""
+        return self._groups.get(number) or self._held.get(number)
 
     def max_turns(self, member: Member) -> int | None:
         """Return how many turns a trajectory may take; None is the run's number."""
@@ -180,6 +193,43 @@ class Ledger:
             self._fill(group)
             opened.append(group)
         return opened
+
+    def adopt(self, kept: KeptGroup) -> None:
+        """Hold a group that a record kept, until `admit`."""
+        samples = {member.sample: member for member in kept.members}
+        members = [
+            _member_of(kept, samples.get(sample), sample)
+            for sample in range(max(samples, default=-1) + 1)
+        ]
+        ends = [member.leaf for member in members if member.leaf is not None]
+        failed = sum(isinstance(leaf.outcome, Failed) for leaf in ends)
+        state = GroupState(
+            number=kept.number,
+            target=kept.size,
+            started=len(members),
+            live=sum(member.phase == "queued" for member in members),
+            valid=len(ends) - failed,
+            failed=failed,
+        )
+        self._held[kept.number] = Group(state, opened=0, requeues=0, members=members, kept=kept)
+        self._opened = max(self._opened, kept.number + 1)
+
+    def admit(self) -> list[tuple[Group, End]]:
+        """Let the held groups go on whose version has come, and say what follows for each."""
+        due = [n for n, g in sorted(self._held.items()) if g.kept and self._is_due(g.kept)]
+        admitted: list[tuple[Group, End]] = []
+        for number in due:
+            group = self._groups[number] = self._held.pop(number)
+            self._open += 1
+            for member in group.members:
+                if member.phase == "queued":
+                    self._enqueue(group, member)
+                elif member.phase == "ended":
+                    self._look_again(member)
+            if group.kept and not group.kept.complete:
+                self._fill(group)
+            admitted.append((group, self._settle(group)))
+        return admitted
 
     def start_next(self) -> Member | None:
         """Give the next queued trajectory a place, if one is free."""
@@ -343,7 +393,13 @@ class Ledger:
         member.phase, member.born, member.oldest = "live", self._version, None
         member.begun += 1
         self._live += 1
+        group = self._groups[member.group]
+        if group.kept is not None and member.kept is not None and member.kept.stand is not None:
+            member.born, member.oldest = group.kept.step, group.kept.oldest(member.kept)
         self._look_again(member)
+
+    def _is_due(self, kept: KeptGroup) -> bool:
+        return kept.waits_for <= self._version
 
     def _look_again(self, member: Member) -> None:
         due = self.policy.looks_again_at(born=member.born, oldest=member.oldest)
@@ -409,6 +465,19 @@ class Ledger:
         self._open += 1
         self._ready_count -= 1
         self._accepted -= 1
+
+
+def _member_of(group: KeptGroup, kept: KeptMember | None, sample: int) -> Member:
+    """Return a kept trajectory as it stood; one of which nothing is kept begins, or is over."""
+    if kept is None:
+        return Member(group.number, sample, phase="stopped" if group.complete else "queued")
+    member = Member(
+        group.number, sample, failures=kept.failures, begun=kept.attempt, leaf=kept.leaf, kept=kept
+    )
+    if kept.leaf is not None:
+        member.phase, member.begun = "ended", kept.attempt + 1
+        member.born, member.oldest = group.step, group.oldest(kept)
+    return member
 
 
 def too_old(member: Member) -> Failed:

@@ -113,6 +113,8 @@ class SchedulerState:
     """Of those, the ones that have used up their segment."""
     dry: bool = False
     """Whether there is no further task at the moment."""
+    held: int = 0
+    """Groups of a killed run that wait for the version they came from."""
 
 
 def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
@@ -128,14 +130,17 @@ def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
             max_staleness=policy.max_staleness,
             batch=policy.groups_per_step,
             accepted=state.accepted,
-            running=state.open,
+            running=state.open + state.held,
         )
+        if state.held and state.waiting:
+            # What is held may need a version that only this batch can bring.
+            allowed = max(allowed, policy.groups_per_step - have)
         return max(0, min(wanted, allowed))
     if not state.waiting:
         return 0
     per_step = policy.groups_per_step
     if policy.mode == "partial":
-        per_step = math.ceil(policy.over_provision * per_step)
+        per_step = max(per_step, math.ceil(policy.over_provision * per_step) - state.held)
     return max(0, per_step - have)
 
 

@@ -26,11 +26,13 @@ from agentrl.policy import Completion, PolicyEngine
 from agentrl.rollout.gate.alarm import Alarms, OutcomeRates
 from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.deadline import Deadline, GateDeadlines, Stalled
+from agentrl.rollout.gate.keeping import Keeping
 from agentrl.rollout.gate.ledger import Ledger, Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.redundancy import LengthBias
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.gate.watchdog import Activity, name_all, overdue
+from agentrl.rollout.recorder import KeptGroup, Leaving, Recorder
 from agentrl.scheduler import Chains, Hooks, Order, OutOfTasks, Topology
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
@@ -67,12 +69,14 @@ class Gate:
         hooks: Hooks | None = None,
         on_stuck: Callable[[str], None] = lambda text: None,
         version: int = 0,
+        recorder: Recorder | None = None,
+        first_group: int = 0,
     ) -> None:
         """Take what to run, and on what.
 
         `tasks` hands out the next so many, fewer when there are no more now; `seed` makes a
         trajectory's seed from its group's number, its task and its sample; `on_stuck` hears what
-        the watchdog finds.
+        the watchdog finds; `recorder` keeps what happens; groups are counted from `first_group`.
         """
         self.engine = engine
         self.policy = policy
@@ -83,7 +87,8 @@ class Gate:
         self._topology = topology or Chains()
         self._hooks = hooks or Hooks()
         self._on_stuck = on_stuck
-        self._ledger = Ledger(policy, topology=self._topology, version=version)
+        self._ledger = Ledger(policy, topology=self._topology, version=version, first=first_group)
+        self._keeping = Keeping(recorder)
         self._rates = OutcomeRates(alarms or Alarms())
         self._bias = LengthBias()
         self._trees: dict[int, Tree] = {}
@@ -103,6 +108,13 @@ class Gate:
         self._closed = False
 
     # --- what a run calls -------------------------------------------------------------------------
+
+    def adopt(self, groups: Sequence[KeptGroup]) -> None:
+        """Go on with groups that a record kept; before the first batch."""
+        for group in groups:
+            self._ledger.adopt(group)
+            self._trees[group.number] = group.tree
+        self._admit()
 
     async def batch(self) -> Batch:
         """Open the gate and return the next complete groups.
@@ -137,8 +149,11 @@ class Gate:
             await self.engine.load(weights, version)
         for member in self._ledger.publish(version):
             self._restart(member)
-        # What has expired is in no batch any more.
-        self._trees = {n: tree for n, tree in self._trees.items() if self._ledger.group(n)}
+        for number in [n for n in self._trees if self._ledger.group(n) is None]:
+            # It has expired and is in no batch any more.
+            del self._trees[number]
+            self._keeping.dropped(number, "too old")
+        self._admit()
         if not self.policy.closes_between_steps:
             self._open.set()
         self._next_segment()
@@ -189,9 +204,12 @@ class Gate:
             **self._bias.figures(),
         }
 
-    def fork(self, seat: Seat, play: Play) -> Seat:
-        """Start a branch of a seat's trajectory at once, played by `play`; return its seat."""
-        return self._start(self._ledger.fork(self._member(seat)), play)
+    def fork(self, seat: Seat, play: Play, leaving: Leaving | None = None) -> Seat:
+        """Start a branch of a seat's trajectory at once, played by `play`; return its seat.
+
+        `leaving` is for the record; without it the branch is kept as one that began by itself.
+        """
+        return self._start(self._ledger.fork(self._member(seat)), play, leaving)
 
     async def close(self) -> None:
         """End every trajectory, close its environment, and wait for it. Idempotent."""
@@ -291,16 +309,29 @@ class Gate:
         if missing := count - len(orders):
             orders += [(Order.of(found), 0) for found in self._tasks(missing)]
         opened = self._ledger.open_groups([n for _, n in orders], [order for order, _ in orders])
-        for (order, _), group in zip(orders, opened, strict=True):
+        for number, ((order, _), group) in enumerate(zip(orders, opened, strict=True), 1):
             self._trees[group.state.number] = Tree(order.task)
+            version = self._ledger.state.version
+            self._keeping.opened(group, order, after=len(orders) - number, version=version)
         return bool(orders)
 
-    def _start(self, member: Member, play: Play) -> Seat:
+    def _admit(self) -> None:
+        """Let kept groups go on whose version has come, and tell of what has ended in them."""
+        for group, end in self._ledger.admit():
+            for member in group.members:
+                if member.leaf is not None:
+                    tree = self._trees[member.group]
+                    self._hooks.on_finished(member.attempt, tree, member.leaf)
+            if end.group != "open":
+                self._complete(group.state.number, trains=end.group == "ready")
+
+    def _start(self, member: Member, play: Play, leaving: Leaving | None = None) -> Seat:
         tree = self._trees[member.group]
+        kept, member.kept = member.kept, None
         seat = Seat(
             attempt=member.attempt,
             tree=tree,
-            seed=self._seed(member.group, tree.task, member.sample),
+            seed=kept.seed if kept else self._seed(member.group, tree.task, member.sample),
             turn_s=self._deadlines.turn_s,
             fork_s=self._deadlines.fork_s,
             doorkeeper=self,
@@ -309,6 +340,7 @@ class Gate:
             max_turns=self._ledger.max_turns(member),
             since_s=self._now(),
         )
+        self._keeping.started(seat, kept, leaving)
 
         async def run() -> Leaf:
             return await play(seat)
@@ -338,9 +370,11 @@ class Gate:
         end = self._ledger.ended(member, leaf)
         if end.again:
             self._counts["retried"] += 1
+            self._keeping.failed(run.seat, leaf)
             return
         if member.phase == "stopped":
             return
+        self._keeping.finished(run.seat, leaf)
         tree = self._trees[member.group]
         self._hooks.on_finished(run.seat.attempt, tree, leaf)
         if not isinstance(leaf.outcome, Failed):
@@ -358,7 +392,10 @@ class Gate:
         if not run.task.cancelled() and (error := run.task.exception()) is not None:
             raise error
         if run.restarts:
-            return None if self._ledger.restart(member) else _failed(member, too_old(member))
+            if not self._ledger.restart(member):
+                return _failed(member, too_old(member))
+            self._keeping.given_up(run.seat, "too old")
+            return None
         if not run.task.cancelled():
             return run.task.result()
         why = run.ends_as or Failed("cancelled", "the trajectory was cancelled")
@@ -367,13 +404,16 @@ class Gate:
     def _complete(self, number: int, *, trains: bool) -> None:
         group = self._ledger.group(number)
         assert group is not None
-        if trains and self._ledger.grow(group, self._hooks.more(group.state, group.leaves)):
+        # A group that was kept complete has had all it gets.
+        grows = trains and not (group.kept and group.kept.complete)
+        if grows and self._ledger.grow(group, self._hooks.more(group.state, group.leaves)):
             return
         if trains and self._hooks.on_group(group.state, group.leaves):
             self._ledger.accept(group)
             return
         again = self._ledger.drop(group, requeue=not trains)
         tree = self._trees.pop(number)
+        self._keeping.dropped(number, "not wanted" if trains else "too few that did not fail")
         if again:
             self._requeued.append((group.order or Order.of(tree.task), group.requeues + 1))
 
@@ -382,6 +422,7 @@ class Gate:
         trees: list[Tree] = []
         for group in groups:
             tree = self._trees.pop(group.state.number)
+            self._keeping.completed(group.state.number)
             for leaf in group.leaves:
                 tree.end(leaf)
             trees.append(tree)
@@ -421,6 +462,7 @@ class Gate:
     def _stop(self, member: Member) -> None:
         """End a trajectory nobody needs; it closes its environment in its own time."""
         run = self._running.pop(member)
+        self._keeping.given_up(run.seat, "surplus")
         self._ending.add(run.task)
         run.task.add_done_callback(self._forget)
         run.task.cancel()

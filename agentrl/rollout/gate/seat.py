@@ -15,6 +15,7 @@ from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.episode import StoppedTrajectory
 from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.gate.watchdog import Phase
+from agentrl.rollout.recorder import Stand, TrajectoryRecord
 from agentrl.scheduler import Attempt
 from agentrl.trajectory import Tree
 
@@ -65,6 +66,10 @@ class Seat:
     segment: SegmentBudget | None = None
     max_turns: int | None = None
     """Most policy messages; None is the run's number."""
+    record: TrajectoryRecord | None = None
+    """What keeps it."""
+    stand: Stand | None = None
+    """Where it goes on, if it was kept and not begun again."""
 
     phase: Phase = "start"
     since_s: float = 0.0
@@ -78,6 +83,16 @@ class Seat:
     _turn_used_s: float = 0.0
     _continues: bool = False
     _turn_is_open: bool = False
+
+    def stands(self, stand: Stand) -> None:
+        """Let the trajectory go on where it was kept: what it has used counts."""
+        self.stand = stand
+        path = () if stand.node is None else self.tree.path(stand.node)
+        self.tokens = sum(len(part.token_ids) for part in path if part.source == "sampled")
+        self.turns = stand.turn
+        if self.segment is not None:
+            used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
+            self._use = SegmentUse(index=min(used, self.segment.segments - 1))
 
     def clock(self) -> float:
         """Return the seconds of this trajectory: those at the gate do not count."""

@@ -1,0 +1,63 @@
+"""The gate's side of a durable record. Without one, everything here does nothing."""
+
+from dataclasses import dataclass
+
+from agentrl.rollout.gate.ledger import Group
+from agentrl.rollout.gate.seat import Seat
+from agentrl.rollout.recorder import KeptMember, Leaving, Recorder
+from agentrl.scheduler import Order
+from agentrl.trajectory import Failed, Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Tells a recorder what the gate does."""
+
+    recorder: Recorder | None
+
+    def opened(self, group: Group, order: Order, *, after: int, version: int) -> None:
+        """Keep a group; `after` more are opened of the tasks that were taken with its task."""
+        if self.recorder is not None:
+            state = group.state
+            self.recorder.opened(
+                state.number, order.task, size=state.target, after=after, version=version
+            )
+
+    def started(self, seat: Seat, kept: KeptMember | None, leaving: Leaving | None) -> None:
+        """Let a seat go on where its trajectory was kept, and give it its record."""
+        stand = None if kept is None else kept.stand
+        if stand is not None:
+            seat.stands(stand)
+        if self.recorder is None:
+            return
+        if leaving is not None:
+            seat.record = self.recorder.forked(
+                seat.attempt, seat.tree, seed=seat.seed, leaving=leaving
+            )
+        else:
+            seat.record = self.recorder.begun(seat.attempt, seat.tree, seed=seat.seed, stand=stand)
+
+    def finished(self, seat: Seat, leaf: Leaf) -> None:
+        """Keep a trajectory's end for good."""
+        if seat.record is not None:
+            seat.record.finished(leaf)
+
+    def failed(self, seat: Seat, leaf: Leaf) -> None:
+        """Keep that a trajectory failed and begins again."""
+        if isinstance(leaf.outcome, Failed):
+            self.given_up(seat, f"failed: {leaf.outcome.kind}: {leaf.outcome.error}")
+
+    def given_up(self, seat: Seat, why: str) -> None:
+        """Keep that a trajectory does not count."""
+        if seat.record is not None:
+            seat.record.given_up(why)
+
+    def dropped(self, number: int, why: str) -> None:
+        """Keep that a group will not train."""
+        if self.recorder is not None:
+            self.recorder.dropped(number, why)
+
+    def completed(self, number: int) -> None:
+        """Keep that a group is handed to the trainer."""
+        if self.recorder is not None:
+            self.recorder.completed(number)
