@@ -85,6 +85,10 @@ class Session:
         timeout_s: float | None = None,
     ) -> RunResult:
         """Run a program; `SandboxError` when the sandbox is gone or does not answer."""
+        if not command:
+            raise ValueError(
+                "the command is empty; give a program, and its arguments if it has any"
+            )
         wall_s = self._family.settings.limits.wall_s
         timeout_s = wall_s if timeout_s is None else min(timeout_s, wall_s)
         body = {

@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import files, kernel, place, processes
 from agentrl_sandbox.inside.birth import Birth, Listeners, Stillborn, ask_copy
-from agentrl_sandbox.inside.command import Command, Order, World
+from agentrl_sandbox.inside.command import Command, World
+from agentrl_sandbox.inside.commands import Commands
 from agentrl_sandbox.inside.frames import START_S, Frame, encode
 from agentrl_sandbox.inside.interpreter import become
 from agentrl_sandbox.inside.life import Death, Life, Wires, death_of
@@ -32,6 +33,7 @@ from agentrl_sandbox.inside.link import Link
 from agentrl_sandbox.inside.notify import Listener
 from agentrl_sandbox.inside.output import Capture
 from agentrl_sandbox.inside.quota import Quota
+from agentrl_sandbox.inside.shelf import Shelf
 from agentrl_sandbox.inside.state import Session, Settings
 
 FORKS_MAX = 256
@@ -63,17 +65,21 @@ class Keeper:
         self._host = Link(
             self._selector, host, on_frame=self._request, on_end=lambda _: self._leave()
         )
+        self._commands = Commands(
+            settings, self._quota, self._selector, reply=self._reply, known=self._known
+        )
+        shelf = Shelf(settings, reply=self._reply)
         self._handlers: dict[str, Callable[[int, Session, Body, bytes], None]] = {
             "spawn": self._spawn,
             "stop": self._stop,
             "spare": self._spare,
             "fork": self._fork,
-            "run": self._run,
-            "cancel": self._cancel,
-            "write": self._write,
-            "read": self._read,
-            "entries": self._entries,
-            "usage": self._usage,
+            "run": self._commands.run,
+            "cancel": self._commands.cancel,
+            "write": shelf.write,
+            "read": shelf.read,
+            "entries": shelf.entries,
+            "usage": shelf.usage,
             "close": self._close,
         }
 
@@ -93,12 +99,12 @@ class Keeper:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _commands(self) -> list[tuple[Session, Command]]:
+    def _running(self) -> list[tuple[Session, Command]]:
         return [(s, c) for s in self._sessions.values() for c in s.commands.values()]
 
     def _wait_s(self) -> float | None:
         deadlines = [b.deadline_s for b in self._births.values() if b.deadline_s]
-        deadlines += [c.deadline_s for _, c in self._commands()]
+        deadlines += [c.deadline_s for _, c in self._running()]
         wait_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         if self._settings.isolated:
             return wait_s
@@ -109,9 +115,9 @@ class Keeper:
         for birth in list(self._births.values()):
             if birth.deadline_s and birth.deadline_s <= now_s:
                 self._stillborn(birth, f"it did not start within {START_S:g} s")
-        for session, command in self._commands():
+        for session, command in self._running():
             if command.deadline_s <= now_s:
-                self._command_over(session, command, "timeout")
+                self._commands.over(session, command, "timeout")
         if not self._settings.isolated:
             for session in self._sessions.values():
                 self._watch(session)
@@ -209,7 +215,11 @@ class Keeper:
             self._lives, birth.pid, birth.wires, self._settings.output_bytes, birth.ancestors
         )
         count = self._quota.processes(0)
-        greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
+        try:
+            greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
+        except Stillborn:
+            os.close(life.pidfd)
+            raise
         self._forget(birth)
         if birth.listener is not None:
             self._listeners.add(birth.listener)
@@ -256,7 +266,7 @@ class Keeper:
         """Return the processes that may be below this one."""
         known = {s.life.pid for s in self._sessions.values() if s.life}
         known |= {b.pid for b in self._births.values() if b is not newborn}
-        return known | {c.pid for _, c in self._commands()}
+        return known | {c.pid for _, c in self._running()}
 
     def _share_processes(self) -> None:
         """Leave each interpreter its share of processes, whatever its copies hold."""
@@ -444,106 +454,3 @@ class Keeper:
             return Session(number, place.bare(limits.root, number))
         make = place.mounted if number == 0 else place.detached
         return Session(number, make(limits.root, limits.disk_bytes, limits.files))
-
-    # -- commands and files -------------------------------------------------------------------
-
-    def _run(self, request: int, session: Session, body: Body, blob: bytes) -> None:
-        if session.cpu_s >= self._settings.cpu_s:
-            self._reply(request, _not_run("limit", self._quota.cpu_text))
-            return
-        home = session.place
-        confinement = self._quota.confinement(session.cpu_s)
-        order = Order(body["argv"], body["env"], body["cwd"], blob, home.path, confinement)
-        timeout_s, output_bytes = body["timeout_s"], self._settings.output_bytes
-        over = partial(self._command_over, session)
-        command = Command(request, timeout_s, self._selector, over, output_bytes)
-        try:
-            if session.world is None and self._settings.isolated:
-                session.world = World(confinement)
-                session.worlds.add(session.world.id)
-            own = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
-            command.start(order, home.namespaces | own)
-        except OSError as error:
-            self._reply(request, _not_run("limit", f"no process for the command: {error}"))
-            return
-        session.commands[request] = command
-
-    def _command_over(self, session: Session, command: Command, status: str = "ok") -> None:
-        """Answer a command that ended, or is to end now."""
-        if session.commands.pop(command.request, None) is None:
-            return
-        death = command.end()
-        session.cpu_s += death.cpu_s
-        body: Body = {"status": status, "error": None, "exit_code": None, **command.output()}
-        if status == "timeout":
-            body["error"] = f"stopped after {command.timeout_s:g} s"
-            self._end_commands_of(session)
-        elif command.trouble:
-            body.update(status="error", error=f"cannot start: {command.trouble}")
-        elif death.signal == signal.SIGXCPU:
-            body.update(status="limit", error=self._quota.cpu_text)
-        else:
-            body["exit_code"] = 128 + death.signal if death.signal else death.code
-        if not self._settings.isolated:
-            self._end_commands_of(session)
-        body["seconds"] = time.monotonic() - command.started_s
-        self._reply(command.request, body)
-
-    def _end_commands_of(self, session: Session) -> None:
-        """End what commands left running, those of the interpreter not."""
-        worlds = {session.world.id} if session.world else None
-        processes.end_strays(self._known(), worlds)
-
-    def _cancel(self, request: int, session: Session, body: Body, _: bytes) -> None:
-        if (command := session.commands.get(body["cancels"])) is not None:
-            self._command_over(session, command, "timeout")
-
-    def _write(self, request: int, session: Session, body: Body, blob: bytes) -> None:
-        self._file(
-            request,
-            lambda: files.write(
-                session.place.handle, body["path"], blob, limit_bytes=self._settings.file_bytes
-            ),
-        )
-
-    def _read(self, request: int, session: Session, body: Body, _: bytes) -> None:
-        limit_bytes = self._settings.file_bytes
-        self._file(
-            request,
-            lambda: files.read(session.place.handle, body["path"], limit_bytes=limit_bytes),
-        )
-
-    def _entries(self, request: int, session: Session, body: Body, _: bytes) -> None:
-        self._file(request, lambda: files.entries(session.place.handle, body["path"]))
-
-    def _usage(self, request: int, session: Session, _: Body, __: bytes) -> None:
-        """Say whether a bare directory holds too much, where no file system keeps the limit."""
-        limit_bytes, over = self._settings.disk_bytes, None
-        try:
-            if (used_bytes := files.used_bytes(session.place.handle)) > limit_bytes:
-                over = f"the directory holds {used_bytes} bytes, over the limit of {limit_bytes}"
-        except OSError as error:
-            over = f"the directory cannot be measured: {error}"
-        self._reply(request, {"over": over})
-
-    def _file(self, request: int, work: Callable[[], bytes | list[Any] | None]) -> None:
-        try:
-            result = work()
-        except OSError as error:
-            self._reply(request, _os_error(error))
-            return
-        if isinstance(result, bytes):
-            self._reply(request, {}, result)
-        else:
-            self._reply(request, {"entries": result})
-
-
-def _not_run(status: str, error: str) -> Body:
-    nothing = {"stdout": "", "stderr": "", "truncated": False, "exit_code": None, "seconds": 0.0}
-    return {"status": status, "error": error, **nothing}
-
-
-def _os_error(error: OSError) -> Body:
-    kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-    kind = next((k.__name__ for k in kinds if isinstance(error, k)), "OSError")
-    return {"os_error": kind, "text": str(error)}

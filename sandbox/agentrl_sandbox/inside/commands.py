@@ -1,0 +1,100 @@
+"""The commands of a keeper's sessions: started on request, answered when they are over."""
+
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from agentrl_sandbox.inside import kernel, processes
+from agentrl_sandbox.inside.command import Command, Order, World
+from agentrl_sandbox.inside.quota import Quota
+from agentrl_sandbox.inside.state import Session, Settings
+
+Body = dict[str, Any]
+
+
+class Reply(Protocol):
+    """Answers a request of the host."""
+
+    def __call__(self, request: int, body: Body, blob: bytes = b"") -> None:
+        """Send the answer."""
+        ...
+
+
+class Commands:
+    """Runs programs beside interpreters, and ends them with all they started."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        quota: Quota,
+        selector: selectors.BaseSelector,
+        *,
+        reply: Reply,
+        known: Callable[[], set[int]],
+    ) -> None:
+        self._settings = settings
+        self._quota = quota
+        self._selector = selector
+        self._reply = reply
+        self._known = known
+
+    def run(self, request: int, session: Session, body: Body, blob: bytes) -> None:
+        """Start a command; it is answered when it is over."""
+        if session.cpu_s >= self._settings.cpu_s:
+            self._reply(request, _not_run("limit", self._quota.cpu_text))
+            return
+        home = session.place
+        confinement = self._quota.confinement(session.cpu_s)
+        order = Order(body["argv"], body["env"], body["cwd"], blob, home.path, confinement)
+        timeout_s, output_bytes = body["timeout_s"], self._settings.output_bytes
+        over = partial(self.over, session)
+        command = Command(request, timeout_s, self._selector, over, output_bytes)
+        try:
+            if session.world is None and self._settings.isolated:
+                session.world = World(confinement)
+                session.worlds.add(session.world.id)
+            own = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
+            command.start(order, home.namespaces | own)
+        except OSError as error:
+            self._reply(request, _not_run("limit", f"no process for the command: {error}"))
+            return
+        session.commands[request] = command
+
+    def over(self, session: Session, command: Command, status: str = "ok") -> None:
+        """Answer a command that ended, or is to end now."""
+        if session.commands.pop(command.request, None) is None:
+            return
+        death = command.end()
+        session.cpu_s += death.cpu_s
+        body: Body = {"status": status, "error": None, "exit_code": None, **command.output()}
+        if status == "timeout":
+            body["error"] = f"stopped after {command.timeout_s:g} s"
+            self._end_left(session)
+        elif command.trouble:
+            body.update(status="error", error=f"cannot start: {command.trouble}")
+        elif death.signal == signal.SIGXCPU:
+            body.update(status="limit", error=self._quota.cpu_text)
+        else:
+            body["exit_code"] = 128 + death.signal if death.signal else death.code
+        if not self._settings.isolated:
+            self._end_left(session)
+        body["seconds"] = time.monotonic() - command.started_s
+        self._reply(command.request, body)
+
+    def _end_left(self, session: Session) -> None:
+        """End what commands left running, those of the interpreter not."""
+        worlds = {session.world.id} if session.world else None
+        processes.end_strays(self._known(), worlds)
+
+    def cancel(self, request: int, session: Session, body: Body, _: bytes) -> None:
+        """End a command that nobody waits for any more."""
+        if (command := session.commands.get(body["cancels"])) is not None:
+            self.over(session, command, "timeout")
+
+
+def _not_run(status: str, error: str) -> Body:
+    nothing = {"stdout": "", "stderr": "", "truncated": False, "exit_code": None, "seconds": 0.0}
+    return {"status": status, "error": error, **nothing}
