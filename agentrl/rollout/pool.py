@@ -9,7 +9,7 @@ from agentrl.rollout.episode import CLOSE_S, Chat, Episode, EpisodeLimits
 from agentrl.rollout.gate.alarm import Alarms
 from agentrl.rollout.gate.deadline import GateDeadlines
 from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.gate.runner import Gate, Play
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.repeats import Repeats
 from agentrl.scheduler import Hooks, Order, Topology
@@ -88,19 +88,20 @@ class Rollouts:
         seed: Callable[[int, Task, int], int],
         alarms: Alarms | None = None,
         topology: Topology | None = None,
+        play: Play | None = None,
         hooks: Hooks | None = None,
         on_stuck: Callable[[str], None] = lambda text: None,
         version: int = 0,
     ) -> Gate:
         """Return the gate that makes batches of an endless stream of tasks; see `Gate`."""
 
-        async def play(seat: Seat) -> Leaf:
+        async def alone(seat: Seat) -> Leaf:
             return await self.episode(seat, sampling).run()
 
         return Gate(
             policy=policy,
             engine=self.engine,
-            play=play,
+            play=play or alone,
             tasks=tasks,
             seed=seed,
             deadlines=self._deadlines(),

@@ -17,7 +17,7 @@ from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_ver
 from agentrl.rollout.gate.watchdog import Phase
 from agentrl.rollout.recorder import Stand, TrajectoryRecord
 from agentrl.scheduler import Attempt
-from agentrl.trajectory import Tree
+from agentrl.trajectory import Leaf, Tree
 
 
 class Doorkeeper(Protocol):
@@ -34,6 +34,14 @@ class Doorkeeper(Protocol):
 
     async def wait_next_segment(self, seat: "Seat") -> None:
         """Wait until parked trajectories go on."""
+        ...
+
+    def fork(self, seat: "Seat", play: "Callable[[Seat], Awaitable[Leaf]]") -> "Seat":
+        """Start a branch of a seat's trajectory at once; return its seat."""
+        ...
+
+    def inherits(self, seat: "Seat", oldest: int) -> None:
+        """Note the version of the oldest sampled token that a branch has begun with."""
         ...
 
     def entered(self) -> None:
@@ -83,6 +91,7 @@ class Seat:
     _turn_used_s: float = 0.0
     _continues: bool = False
     _turn_is_open: bool = False
+    _finish: str = ""
 
     def stands(self, stand: Stand) -> None:
         """Let the trajectory go on where it was kept: what it has used counts."""
@@ -116,6 +125,10 @@ class Seat:
         finally:
             self.phase, self.since_s = before, self.now()
 
+    def goes_on(self) -> None:
+        """Note that a turn goes on after its first tokens, unless the policy has ended it there."""
+        self._continues = self._continues or self._finish == "length"
+
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample behind the gate. Raises `StoppedTrajectory` after the last segment."""
         if self._turn_is_open and not self._continues:
@@ -147,6 +160,7 @@ class Seat:
     def _note(self, completion: Completion) -> None:
         self.tokens += len(completion.token_ids)
         self._use = self._use.after(tokens=len(completion.token_ids), turns=0)
+        self._finish = completion.finish
         self._continues = completion.finish == "aborted"
         self._turn_is_open = True
 
