@@ -1,7 +1,7 @@
 """Step 5 of the flow: pure decisions about what runs, runs again, and stops the run."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,15 +78,31 @@ class Order:
 
 
 class Topology(Protocol):
-    """How the trajectories of a group come about. Pure, and one for all groups of a run."""
+    """How the trajectories of a group come about. One for all groups of a run.
+
+    Inherit from it: all but `wanted` is for topologies that remember what they hear.
+    """
 
     def wanted(self, group: GroupState) -> int:
         """Return how many trajectories to start from the prompt now; asked after every event."""
         ...
 
+    def ended(self, attempt: Attempt, leaf: Leaf) -> None:
+        """Hear that a trajectory ended for good, failures among them; `wanted` is asked next."""
+
+    def over(self, group: int) -> None:
+        """Hear that a group is handed to the trainer or dropped."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Return what happened since the last call, for the metrics."""
+        return {}
+
+    async def close(self) -> None:
+        """Release everything; no trajectory runs any more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chains:
+class Chains(Topology):
     """Independent trajectories, all started at once; `redundancy` more than the group needs."""
 
     redundancy: int = 0
@@ -97,7 +113,7 @@ class Chains:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rooted:
+class Rooted(Topology):
     """A few roots that branch as they go; what is then missing is filled up with fresh ones."""
 
     roots: int

@@ -265,6 +265,11 @@ class Ledger:
         if member.oldest is None or oldest < member.oldest:
             member.oldest = oldest
 
+    def inherit(self, member: Member, oldest: int) -> None:
+        """Note the version of the oldest token that a trajectory has begun with."""
+        self.sampled(member, oldest)
+        self._look_again(member)
+
     def park(self, member: Member) -> None:
         """Note that a trajectory has used up its segment."""
         if member.phase == "live":
@@ -296,6 +301,7 @@ class Ledger:
             valid=group.state.valid + (not failed),
             failed=group.state.failed + failed,
         )
+        self._topology.ended(member.attempt, leaf)
         self._fill(group)
         return self._settle(group)
 
@@ -318,6 +324,7 @@ class Ledger:
     def drop(self, group: Group, *, requeue: bool = False) -> bool:
         """Forget a group that will not train; return whether its task is to be tried again."""
         del self._groups[group.state.number]
+        self._topology.over(group.state.number)
         self._open -= 1
         again = requeue and group.requeues < self.policy.requeues
         self.requeued += again
@@ -332,6 +339,7 @@ class Ledger:
             if group is None or not group.is_ready:
                 continue
             del self._groups[group.state.number]
+            self._topology.over(group.state.number)
             taken.append(group)
         self._ready_count -= len(taken)
         # A short batch uses up its version all the same.

@@ -202,6 +202,7 @@ class Gate:
             "gate/stuck": self._counts["stuck"],
             **{f"failure_rate/{kind}": rate for kind, rate in self._rates.rates().items()},
             **self._bias.figures(),
+            **self._topology.figures(),
         }
 
     def fork(self, seat: Seat, play: Play, leaving: Leaving | None = None) -> Seat:
@@ -232,6 +233,7 @@ class Gate:
         for task in waits:
             self._forget(task)
         self._running.clear()
+        await self._topology.close()
 
     async def __aenter__(self) -> "Gate":
         return self
@@ -260,6 +262,10 @@ class Gate:
             await self._segment.wait()
         finally:
             self._ledger.unpark(member)
+
+    def inherits(self, seat: Seat, oldest: int) -> None:
+        """Note the version of the oldest sampled token that a branch has begun with."""
+        self._ledger.inherit(self._member(seat), oldest)
 
     def entered(self) -> None:
         """Note that a request is in flight."""
