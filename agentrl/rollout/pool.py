@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentrl.env import Env
+from agentrl.errors import ForkUnsupported, RolloutError
 from agentrl.policy import PolicyEngine, Sampling
-from agentrl.rollout.episode import CLOSE_S, Chat, Episode, EpisodeLimits
+from agentrl.rollout.episode import CLOSE_S, Chat, Episode, EpisodeLimits, Place
 from agentrl.rollout.gate.alarm import Alarms
 from agentrl.rollout.gate.deadline import GateDeadlines
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate, Play
 from agentrl.rollout.gate.seat import Seat
+from agentrl.rollout.recorder import Recorder, Stand
+from agentrl.rollout.replay import replay
 from agentrl.rollout.repeats import Repeats
 from agentrl.scheduler import Hooks, Order, Topology
 from agentrl.seeds import derive
@@ -92,11 +95,14 @@ class Rollouts:
         hooks: Hooks | None = None,
         on_stuck: Callable[[str], None] = lambda text: None,
         version: int = 0,
+        recorder: Recorder | None = None,
+        first_group: int = 0,
     ) -> Gate:
         """Return the gate that makes batches of an endless stream of tasks; see `Gate`."""
 
         async def alone(seat: Seat) -> Leaf:
-            return await self.episode(seat, sampling).run()
+            world = await self._brought_back(seat)
+            return await self.episode(seat, sampling, world=world).run()
 
         return Gate(
             policy=policy,
@@ -110,13 +116,18 @@ class Rollouts:
             hooks=hooks,
             on_stuck=on_stuck,
             version=version,
+            recorder=recorder,
+            first_group=first_group,
         )
 
-    def episode(self, seat: Seat, sampling: Sampling) -> Episode:
-        """Return the trajectory of a seat, with an environment of its own."""
+    def episode(self, seat: Seat, sampling: Sampling, *, world: Env | None = None) -> Episode:
+        """Return the trajectory of a seat, with an environment of its own.
+
+        With `world`, which has lived through what was kept of the trajectory, it goes on there.
+        """
         # A retry plays the same seed: what failed was not the policy's doing.
         return Episode(
-            env=seat.watched(self.make_env()),
+            env=seat.watched(self.make_env()) if world is None else world,
             engine=seat.engine,
             chat=self.chat,
             tree=seat.tree,
@@ -127,7 +138,28 @@ class Rollouts:
                 self.limits, turn_s=NEVER_S, max_turns=seat.max_turns or self.limits.max_turns
             ),
             clock=seat.clock,
+            begin=None if world is None or seat.stand is None else _place(seat.tree, seat.stand),
+            record=seat.record,
         )
+
+    async def _brought_back(self, seat: Seat) -> Env | None:
+        """Return the world of a trajectory that was kept; None for one that begins.
+
+        One whose world does not come back begins again.
+        """
+        if seat.stand is None:
+            return None
+        limits = self.limits
+        try:
+            return await replay(
+                lambda: seat.watched(self.make_env()),
+                seat.stand.history,
+                reset_s=limits.reset_s,
+                step_s=limits.step_s,
+            )
+        except (RolloutError, ForkUnsupported) as error:
+            seat.begins_again(str(error))
+            return None
 
     def _deadlines(self) -> GateDeadlines:
         limits = self.limits
@@ -143,3 +175,17 @@ class Rollouts:
                 "close": CLOSE_S,
             },
         )
+
+
+def _place(tree: Tree, stand: Stand) -> Place:
+    return Place(
+        node=stand.node,
+        turn=stand.turn,
+        context_tokens=0 if stand.node is None else len(tree.tokens(stand.node)),
+        turn_rewards=stand.turn_rewards,
+        components=stand.components,
+        tool_calls=stand.tool_calls,
+        seconds=stand.seconds,
+        history=stand.history,
+        begun=stand.begun,
+    )

@@ -103,6 +103,12 @@ class Seat:
             used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
             self._use = SegmentUse(index=min(used, self.segment.segments - 1))
 
+    def begins_again(self, why: str) -> None:
+        """Let the trajectory begin again: its world could not be brought back."""
+        self.stand, self.tokens, self.turns, self._use = None, 0, 0, SegmentUse()
+        if self.record is not None:
+            self.record.begun_again(why)
+
     def clock(self) -> float:
         """Return the seconds of this trajectory: those at the gate do not count."""
         return self.now() - self._parked_s
