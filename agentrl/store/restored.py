@@ -33,6 +33,8 @@ class RestoredTrajectory:
     """The tokens below `at` are the first part of a turn, to be sampled on from the last one."""
     leaf: Leaf | None
     """For an ended one."""
+    reason: str
+    """Why an abandoned one was given up."""
     history: History | None
     """What brings back its world by verified replay; None before its reset."""
 
@@ -130,6 +132,7 @@ class _Path:
     mid_turn: bool = False
     state: TrajectoryState = "open"
     leaf: Leaf | None = None
+    reason: str = ""
 
     def stop(self, at: int | None, exchange: Exchange | None) -> None:
         self.at = at
@@ -151,6 +154,7 @@ class _Path:
             stops=tuple(self.stops),
             mid_turn=self.mid_turn,
             leaf=self.leaf,
+            reason=self.reason,
             history=self._history(task),
         )
 
@@ -178,6 +182,7 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
         raise StoreError(f"a group begins with {type(opened).__name__}, not with GroupOpened")
     tree = Tree(opened.task)
     paths: dict[int, _Path] = {}
+    ended: list[_Path] = []
     for event in rest:
         match event:
             case Began():
@@ -188,11 +193,15 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
                 paths[event.trajectory].stop(event.at, event.exchange)
             case Ended():
                 _add(tree, event.nodes)
-                _end(tree, paths[event.trajectory], event)
+                _end(paths[event.trajectory], event)
+                ended.append(paths[event.trajectory])
             case Abandoned():
-                paths[event.trajectory].state = "abandoned"
+                _give_up(paths[event.trajectory], event.reason)
             case _:
                 pass
+    for path in ended:
+        if path.leaf is not None:
+            tree.end(path.leaf)
     return RestoredGroup(
         id=opened.group,
         task=opened.task,
@@ -227,11 +236,14 @@ def _begun(paths: dict[int, _Path], began: Began) -> _Path:
     return path
 
 
-def _end(tree: Tree, path: _Path, event: Ended) -> None:
+def _give_up(path: _Path, reason: str) -> None:
+    path.state, path.leaf, path.reason = "abandoned", None, reason
+
+
+def _end(path: _Path, event: Ended) -> None:
     if event.exchange is not None:
         path.stop(event.leaf.node, event.exchange)
     path.at = event.leaf.node
     path.mid_turn = False
     path.state = "ended"
     path.leaf = event.leaf
-    tree.end(event.leaf)

@@ -114,6 +114,11 @@ class Store:
             raise
 
     @property
+    def next_group(self) -> int:
+        """Return the id that the next group gets."""
+        return self._next_group
+
+    @property
     def position(self) -> int:
         """Return how many records there are."""
         return self._log.sequence
@@ -226,14 +231,21 @@ class Store:
     def abandon(self, trajectory: int, reason: str) -> int:
         """Record that a trajectory is given up, and its turns with it; return the record's number.
 
-        `rerun` is the reason when its world could not be brought back and it begins again.
+        It may have ended, as long as its group is open. `rerun` is the reason when its world could
+        not be brought back and it begins again.
         """
-        group, book = self._open_line(trajectory)
+        group, book = self._of(trajectory)
+        if book.lines[trajectory].state == "abandoned":
+            raise StoreError(f"trajectory {trajectory} was abandoned before; once is enough")
         turns = book.lines[trajectory].turns
         event = Abandoned(trajectory=trajectory, group=group, reason=reason, turns=turns)
         sequence = self._write(event)
         book.lines[trajectory].state = "abandoned"
         return sequence
+
+    def unfinished(self, group: int) -> list[int]:
+        """Return the trajectories of an open group that have not ended."""
+        return self._book(group).open
 
     def group_complete(self, group: int) -> None:
         """Record that a group may train; every trajectory of it has ended."""
