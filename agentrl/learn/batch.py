@@ -1,6 +1,6 @@
 """Step 6 of the flow: trees become samples, and samples become padded micro-batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from agentrl.errors import ConfigError, LearnError
+from agentrl.rollout.curation.steps import token_weights
 from agentrl.trajectory import Trajectory, Tree, reward_of
 
 
@@ -27,6 +28,8 @@ class Sample:
     """The engine's log-prob of each sampled token; what it holds elsewhere is never read."""
     versions: Int[ndarray, " tokens"]
     turns: Int[ndarray, " tokens"]
+    weights: Float[ndarray, " tokens"] | None = None
+    """What multiplies the loss of each token; None is 1 for all. No count knows of it."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -56,20 +59,34 @@ def sampled(trajectory: Trajectory) -> tuple[bool, ...]:
     return trajectory.mask
 
 
-def groups_of(trees: Sequence[Tree], trainable: Trainable = sampled) -> tuple[Group, ...]:
-    """Return one group per tree that has a reward at all.
+TurnWeights = Mapping[int, Mapping[int, float]]
+"""Of one tree, by sample and turn: what multiplies the loss of a turn's tokens, 1 by default."""
+
+
+def groups_of(
+    trees: Sequence[Tree],
+    trainable: Trainable = sampled,
+    weights: Sequence[TurnWeights] | None = None,
+) -> tuple[Group, ...]:
+    """Return one group per tree that has a reward at all; `weights` are per tree.
 
     Failed trajectories are left out here, once: what follows never sees them, so they are in no
     baseline, no normaliser and no loss. Raises `LearnError` for a reward that is not finite.
     """
+    given = [None] * len(trees) if weights is None else weights
     groups = (
-        Group(tree.task.id, tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable))))
-        for tree in trees
+        Group(
+            tree.task.id,
+            tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable, turns))),
+        )
+        for tree, turns in zip(trees, given, strict=True)
     )
     return tuple(group for group in groups if group.samples)
 
 
-def sample_of(trajectory: Trajectory, trainable: Trainable = sampled) -> Sample | None:
+def sample_of(
+    trajectory: Trajectory, trainable: Trainable = sampled, weights: TurnWeights | None = None
+) -> Sample | None:
     """Return the trajectory as arrays, or None when it failed.
 
     What may not train is context for what may, and counts in the baseline all the same.
@@ -101,6 +118,9 @@ def sample_of(trajectory: Trajectory, trainable: Trainable = sampled) -> Sample 
         behaviour=np.asarray(trajectory.logprobs, dtype=np.float64),
         versions=np.asarray(trajectory.versions, dtype=np.int64),
         turns=np.asarray(trajectory.turns, dtype=np.int64),
+        weights=None
+        if weights is None
+        else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
     )
 
 
@@ -115,8 +135,10 @@ class Row:
 
     @property
     def is_idle(self) -> bool:
-        """True when every advantage is exactly zero: the loss and its gradient are zero too."""
-        return not self.advantages[self.sample.mask].any()
+        """True when no token has an advantage and a weight: loss and gradient are zero too."""
+        weights = self.sample.weights
+        credit = self.advantages if weights is None else self.advantages * weights
+        return not credit[self.sample.mask].any()
 
     @property
     def forward_tokens(self) -> int:
@@ -148,6 +170,8 @@ class MicroBatch:
     advantages: Float[Tensor, "rows width"]
     behaviour: Float[Tensor, "rows width"]
     proximal: Float[Tensor, "rows width"] | None
+    weights: Float[Tensor, "rows width"] | None = None
+    """What multiplies the loss of each token; None is 1 for all."""
 
     @property
     def mask(self) -> Bool[Tensor, "rows width"]:
@@ -211,7 +235,8 @@ def pad(rows: Sequence[ndarray]) -> ndarray:
 
 
 def micro_batch(rows: Sequence[Row], *, device: torch.device) -> MicroBatch:
-    """Return rows as one padded block. Either all of them have proximal log-probs or none has."""
+    """Return rows as one padded block. Either all of them have proximal log-probs or none has, and
+    either all of them have weights or none has."""
     tokens = tokens_of([(row.sample.token_ids, row.sample.mask) for row in rows], device=device)
 
     def aligned(values: Sequence[Float[ndarray, " _"]]) -> Float[Tensor, "rows width"]:
@@ -220,11 +245,13 @@ def micro_batch(rows: Sequence[Row], *, device: torch.device) -> MicroBatch:
         return torch.where(tokens.mask, block, 0.0)
 
     proximal = [row.proximal for row in rows if row.proximal is not None]
+    weights = [row.sample.weights for row in rows if row.sample.weights is not None]
     return MicroBatch(
         tokens=tokens,
         advantages=aligned([row.advantages for row in rows]),
         behaviour=aligned([row.sample.behaviour for row in rows]),
         proximal=aligned(proximal) if proximal else None,
+        weights=aligned(weights) if weights else None,
     )
 
 

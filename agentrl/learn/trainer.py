@@ -16,6 +16,7 @@ from agentrl.learn.batch import (
     Row,
     Sample,
     Trainable,
+    TurnWeights,
     groups_of,
     micro_batch,
     plan,
@@ -69,16 +70,22 @@ class Trainer:
             model, config, temperature=temperature, head_at_positions=self._head_at_positions
         )
 
-    def step(self, trees: Sequence[Tree], trainable: Trainable = sampled) -> dict[str, float]:
+    def step(
+        self,
+        trees: Sequence[Tree],
+        trainable: Trainable = sampled,
+        weights: Sequence[TurnWeights] | None = None,
+    ) -> dict[str, float]:
         """Train on a batch of groups once, and return what there is to know about it.
 
-        `trainable` may hold back tokens that are too old.
+        `trainable` may hold back tokens that are too old. `weights`, one per tree, multiply the
+        losses of tokens; what the losses are divided by stays as it is.
 
         An optimiser step whose advantages are all zero leaves weights and moments alone; the
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        groups = groups_of(trees, trainable)
+        groups = groups_of(trees, trainable, weights)
         rows = self._rows(groups)
         self._check(rows, trees)
         metrics = batch_metrics(groups, rows, trees=trees, version=self.version)

@@ -1,4 +1,4 @@
-"""The loss of one micro-batch: correction x clipped loss, aggregated; and what was seen."""
+"""The loss of one micro-batch: correction x weight x clipped loss, aggregated; what was seen."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -61,7 +61,10 @@ class PolicyGradient:
                 mask=batch.mask,
             )
         )
-        loss = aggregate(weights.applied * tokens.losses, batch.mask, how=self._how, counts=counts)
+        losses = weights.applied * tokens.losses
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        loss = aggregate(losses, batch.mask, how=self._how, counts=counts)
         tally.mean("ratio/clip_fraction", tokens.clipped[batch.mask].float())
         tally.mean("entropy", scores.entropies[batch.mask])
         if measure_gap or batch.proximal is not None:
