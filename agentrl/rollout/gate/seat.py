@@ -15,7 +15,7 @@ from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.episode import StoppedTrajectory
 from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.gate.watchdog import Phase
-from agentrl.rollout.recorder import Stand, TrajectoryRecord
+from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
 from agentrl.scheduler import Attempt
 from agentrl.trajectory import Leaf, Tree
 
@@ -36,7 +36,12 @@ class Doorkeeper(Protocol):
         """Wait until parked trajectories go on."""
         ...
 
-    def fork(self, seat: "Seat", play: "Callable[[Seat], Awaitable[Leaf]]") -> "Seat":
+    def fork(
+        self,
+        seat: "Seat",
+        play: "Callable[[Seat], Awaitable[Leaf]]",
+        leaving: Leaving | None = None,
+    ) -> "Seat":
         """Start a branch of a seat's trajectory at once; return its seat."""
         ...
 
