@@ -43,6 +43,8 @@ class GenerateRequest:
     """Generation ends with the token that completes one; that token is kept."""
     top_logprobs: int = 0
     """How many alternatives to return per token."""
+    entropies: bool = False
+    """Whether to return the entropy of the distribution each token was drawn from."""
     seed: int = 0
     """Same request, same weights, same tokens, whatever else is in the batch. The noise of a token
     depends on the seed and on its position in the context, so a continued request goes on as if it
@@ -63,6 +65,9 @@ class Completion:
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token, `(token id, log-prob)` of the most likely ones, most likely first, under the
     sampling distribution; empty unless asked for."""
+    entropies: tuple[float, ...] = ()
+    """Per token, of the sampling distribution it was drawn from, in nats; empty unless asked for,
+    and from an engine that cannot tell."""
     prompt_cached_tokens: int = 0
     """How many prompt tokens the engine did not have to compute again."""
 

@@ -1,7 +1,7 @@
 """Weights of turns in the loss: what they multiply, and what they leave alone.
 
-Mutants seen caught: the loss not multiplied; weights not in the micro-batch, or not handed on by the
-trainer; sample 0's weights for all; tokens counted by weight; a row without weight not idle.
+Mutants seen caught: the loss not multiplied; weights not in the micro-batch, or not handed on by
+the trainer; sample 0's weights for all; tokens counted by weight; a row without weight not idle.
 """
 
 from collections.abc import Mapping, Sequence

@@ -104,6 +104,16 @@ def test_a_pick_reports_the_most_likely_under_its_own_distribution() -> None:
     assert (second.token, second.logprob, second.top) == (3, 0.0, ((3, 0.0),))
 
 
+def test_an_entropy_is_that_of_the_distribution_a_token_was_drawn_from() -> None:
+    logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]] * 3).log()
+    samplings = [Sampling(), Sampling(top_k=2), Sampling(temperature=0.0)]
+    draws = np.array([0.5] * 3)
+    picks = sample(logits, samplings, draws, [0] * 3, entropies=True)
+    third = np.log([3 / 2, 3]) @ [2 / 3, 1 / 3]
+    assert [pick.entropy for pick in picks] == pytest.approx([1.75 * np.log(2), third, 0.0])
+    assert [pick.entropy for pick in sample(logits, samplings, draws, [0] * 3)] == [0.0] * 3
+
+
 # --- attention spans ------------------------------------------------------------------------------
 
 

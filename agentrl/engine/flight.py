@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from agentrl.engine.noise import stream
+from agentrl.engine.sampling import Pick
 from agentrl.policy import Completion, FinishReason, GenerateRequest
 
 TopLogprobs = tuple[tuple[int, float], ...]
@@ -25,6 +26,7 @@ class Flight:
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
     top_logprobs: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
+    entropies: list[float] = field(default_factory=list[float])
     cached_tokens: int | None = None
     """Of the prompt, when it was first placed; None before."""
 
@@ -37,13 +39,15 @@ class Flight:
         """Return what has been sampled."""
         return self.context[len(self.request.prompt) :]
 
-    def take(self, token: int, logprob: float, *, version: int, top: TopLogprobs) -> None:
+    def take(self, pick: Pick, *, version: int) -> None:
         """Append one sampled token."""
-        self.context.append(token)
-        self.logprobs.append(logprob)
+        self.context.append(pick.token)
+        self.logprobs.append(pick.logprob)
         self.versions.append(version)
         if self.request.top_logprobs:
-            self.top_logprobs.append(top)
+            self.top_logprobs.append(pick.top)
+        if self.request.entropies:
+            self.entropies.append(pick.entropy)
 
     def completion(self, finish: FinishReason) -> Completion:
         """Return what there is, as the answer to the request."""
@@ -53,5 +57,6 @@ class Flight:
             versions=tuple(self.versions),
             finish=finish,
             top_logprobs=tuple(self.top_logprobs),
+            entropies=tuple(self.entropies),
             prompt_cached_tokens=self.cached_tokens or 0,
         )

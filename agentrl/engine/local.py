@@ -303,10 +303,11 @@ class LocalEngine:
             [flight.request.sampling for flight in due],
             uniforms([f.noise for f in due], [len(f.context) for f in due]),
             [flight.request.top_logprobs for flight in due],
+            entropies=any(flight.request.entropies for flight in due),
         )
         self._sampled += len(due)
         for flight, pick in zip(due, picks, strict=True):
-            flight.take(pick.token, pick.logprob, version=self._version, top=pick.top)
+            flight.take(pick, version=self._version)
             if (finish := self._finish(flight)) is not None:
                 self._end(flight, finish)
 

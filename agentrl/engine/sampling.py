@@ -29,6 +29,8 @@ class Pick:
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens, most likely first; those that could not be drawn are left out."""
+    entropy: float = 0.0
+    """Of the distribution it was drawn from, in nats; 0 where nobody asked for it."""
 
 
 def sample(
@@ -36,6 +38,8 @@ def sample(
     samplings: Sequence[Sampling],
     uniforms: npt.NDArray[np.float64],
     top: Sequence[int],
+    *,
+    entropies: bool = False,
 ) -> list[Pick]:
     """Draw one token per row of `logits`, float32 of shape (rows, vocabulary).
 
@@ -52,7 +56,13 @@ def sample(
         )
     tokens: list[int] = drawn.tolist()
     tops = _most_likely(logprobs, top)
-    return [Pick(*row) for row in zip(tokens, chosen, tops, strict=True)]
+    found = entropy(logprobs).tolist() if entropies else [0.0] * len(tokens)
+    return [Pick(*row) for row in zip(tokens, chosen, tops, found, strict=True)]
+
+
+def entropy(logprobs: Tensor) -> Tensor:
+    """Return the entropy of each row in nats; what cannot be drawn adds nothing."""
+    return torch.special.entr(logprobs.exp()).sum(-1)
 
 
 def distribution(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:

@@ -11,7 +11,7 @@ from agentrl.policy import Completion, FinishReason, GenerateRequest
 Reply = Callable[[GenerateRequest], Sequence[int]]
 """What to say, as token ids."""
 Logprob = Callable[[GenerateRequest, int, int], float]
-"""Of a token, given its request, its place in the completion, and the token."""
+"""Of a token, given its request, its place in the completion, and the token; entropies too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +37,7 @@ class ScriptedEngine:
         replies: Reply | Mapping[tuple[int, ...], Sequence[int]],
         *,
         logprob: float | Logprob = -1.0,
+        entropy: float | Logprob = 1.0,
         token_s: float = 0.0,
         context_tokens: int | None = None,
         version: int = 0,
@@ -48,6 +49,7 @@ class ScriptedEngine:
         """
         self._replies = replies
         self._logprob = logprob
+        self._entropy = entropy
         self._token_s = token_s
         self._context_tokens = context_tokens
         self._version = version
@@ -143,22 +145,24 @@ class ScriptedEngine:
         self, turn: _Turn, versions: tuple[int, ...], finish: FinishReason
     ) -> Completion:
         tokens = turn.script[: turn.spoken]
-        logprobs = tuple(self._logprob_of(turn.request, i, t) for i, t in enumerate(tokens))
+        logprobs = tuple(self._of(self._logprob, turn.request, i, t) for i, t in enumerate(tokens))
         top = tuple(((t, x),) for t, x in zip(tokens, logprobs, strict=True))
+        entropies = tuple(self._of(self._entropy, turn.request, i, t) for i, t in enumerate(tokens))
         return Completion(
             token_ids=tokens,
             logprobs=logprobs,
             versions=versions,
             finish=finish,
             top_logprobs=top if turn.request.top_logprobs else (),
+            entropies=entropies if turn.request.entropies else (),
         )
 
-    def _logprob_of(self, request: GenerateRequest, place: int, token: int) -> float:
+    def _of(
+        self, figure: float | Logprob, request: GenerateRequest, place: int, token: int
+    ) -> float:
         if request.sampling.temperature == 0:
             return 0.0
-        if isinstance(self._logprob, float | int):
-            return self._logprob
-        return self._logprob(request, place, token)
+        return figure if isinstance(figure, float | int) else figure(request, place, token)
 
     def _script(self, request: GenerateRequest) -> tuple[int, ...]:
         unsaid = self._unsaid.pop((request.prompt, request.seed), None)

@@ -167,6 +167,8 @@ class Episode:
     """Of the environment, where it is not `seed`."""
     begin: Place | None = None
     boundaries: Boundaries | None = None
+    entropies: bool = False
+    """Whether the entropies of sampled tokens are asked for and kept."""
     record: TrajectoryRecord | None = None
     """Who keeps what happens, before anything else acts on it."""
 
@@ -376,6 +378,7 @@ class Episode:
             sampling=self.sampling,
             stop_token_ids=self.chat.stop_token_ids,
             top_logprobs=top_logprobs,
+            entropies=self.entropies,
             seed=self.seed,
         )
 
@@ -392,6 +395,7 @@ class Episode:
                     token_ids=completion.token_ids,
                     logprobs=completion.logprobs,
                     versions=completion.versions,
+                    entropies=completion.entropies,
                     turn=turn,
                     seconds=self.clock() - began,
                 )

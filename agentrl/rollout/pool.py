@@ -13,8 +13,8 @@ from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate, Play
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.recorder import Recorder, Stand
-from agentrl.rollout.replay import replay
 from agentrl.rollout.repeats import Repeats
+from agentrl.rollout.replay import replay
 from agentrl.scheduler import Hooks, Order, Topology
 from agentrl.seeds import derive
 from agentrl.task import Task
@@ -38,6 +38,8 @@ class Rollouts:
     """Deadline of an environment's fork."""
     stall_s: float = 3600.0
     """The run stops when nothing at all has moved for so long."""
+    entropies: bool = False
+    """Whether the entropies of sampled tokens are kept."""
 
     async def collect(
         self,
@@ -139,6 +141,7 @@ class Rollouts:
             ),
             clock=seat.clock,
             begin=None if world is None or seat.stand is None else _place(seat.tree, seat.stand),
+            entropies=self.entropies,
             record=seat.record,
         )
 
