@@ -307,7 +307,11 @@ class Player:
         doing = seat.session.run(["sleep", str(SLEEP_S)])
         task = asyncio.create_task(doing)
         await asyncio.sleep(self.rng.choice((0.0, 0.002, 0.02)))
-        if (result := await self._cancelled("cancelled command", task)) is not None:
+        result = await self._cancelled("cancelled command", task)
+        if seat.state.over:
+            if result is not None and (result.status == "ok" or result.stdout):
+                raise Wrong(f"a command after the end: {result!r:.300}")
+        elif result is not None:
             raise Wrong(f"a command that was cancelled returned {result!r:.300}")
 
     # -- forks, ends --------------------------------------------------------------------------
