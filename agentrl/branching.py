@@ -1,0 +1,114 @@
+"""From `rollout.branching` to the trees of a run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from agentrl import wiring
+from agentrl.config.branching import BranchingSection
+from agentrl.config.run import RunConfig
+from agentrl.rollout.branching.aepo import Aepo, AepoPaper, Monitored, Online, Static
+from agentrl.rollout.branching.arpo import Arpo, ArpoPaper
+from agentrl.rollout.branching.balanced import Balanced
+from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.entropy import EntropySignal
+from agentrl.rollout.branching.gated import GatedTrees, Shaped
+from agentrl.rollout.branching.log import BranchLog
+from agentrl.rollout.branching.rule import BranchRule
+from agentrl.rollout.branching.topology import AnyTopology
+from agentrl.rollout.branching.tree import FanOut, TreeGrpo
+from agentrl.rollout.pool import Rollouts
+from agentrl.seeds import derive
+from agentrl.task import Task
+
+
+def trees(
+    config: RunConfig, rollouts: Rollouts, *, folder: Path, vocabulary: int, version: int
+) -> GatedTrees | None:
+    """Return what grows the groups of a gate, None where nothing branches.
+
+    Every decision goes into `folder`; what was written of steps after `version` is forgotten, and
+    what the others have shown is where a run that is resumed goes on.
+    """
+    made = topology(config, vocabulary=vocabulary)
+    if made is None:
+        return None
+    log = BranchLog(folder)
+    observed = log.resume_after(version)
+    if isinstance(made, Balanced):
+        made = replace(made, prior=observed)
+
+    def write(shaped: Shaped) -> None:
+        # What is over now is for the step that the engine's weights are used in.
+        log.write(rollouts.engine.version + 1, shaped)
+
+    def seed(number: int, task: Task) -> int:
+        del task
+        return derive(config.run.seed, "rollouts", number // config.rollout.tasks_per_step)
+
+    return GatedTrees(
+        topology=made,
+        rollouts=rollouts,
+        sampling=wiring.train_sampling(config),
+        seed=seed,
+        on_over=write,
+    )
+
+
+def topology(config: RunConfig, *, vocabulary: int) -> AnyTopology | None:
+    """Return where trajectories branch, None for nowhere.
+
+    `vocabulary` is how many tokens the policy may choose from.
+    """
+    section = config.rollout.branching
+    budget = Budget(
+        leaves=config.rollout.group_size,
+        tokens=section.budget_tokens,
+        retries=config.rollout.retries,
+        path_branches=section.path_branches,
+    )
+    match section.topology:
+        case "none":
+            return None
+        case "tree_grpo":
+            return TreeGrpo(
+                trees=section.trees,
+                rounds=section.rounds,
+                width=section.width,
+                tokens=section.budget_tokens,
+            )
+        case "fan_out":
+            return FanOut(
+                budget=budget, width=section.width, turns=section.turns, roots=section.roots
+            )
+        case name:
+            splits = {
+                "online": Online(temperature=section.temperature, roots=section.roots),
+                "monitored": Monitored(temperature=section.temperature),
+                "static": Static(roots=section.roots),
+            }
+            return Balanced(
+                budget=budget,
+                signal=EntropySignal(
+                    vocabulary=vocabulary,
+                    tokens=section.probe_tokens,
+                    top_k=section.top_logprobs,
+                ),
+                rule=_branch_rule(section),
+                split=splits[section.split],
+                beam=section.beam,
+                name=name,
+            )
+
+
+def _branch_rule(section: BranchingSection) -> BranchRule:
+
+    base, weight, threshold = section.base, section.weight, section.threshold
+    match section.topology:
+        case "arpo":
+            return Arpo(base=base, weight=weight)
+        case "arpo_paper":
+            return ArpoPaper(alpha=base, beta=weight, threshold=threshold)
+        case "aepo_paper":
+            return AepoPaper(alpha=base, gamma=weight, threshold=threshold, penalty=section.penalty)
+        case _:
+            return Aepo(base=base, weight=weight, penalty=section.penalty)

@@ -1,0 +1,109 @@
+"""`branches.jsonl`: every decision of a run, and what became of the worlds that were copied.
+
+    {"step": 3, "group": 17, "decision": {...}}                      one line per boundary
+    {"step": 3, "group": 17, "task": ..., "observed": ..., "copies": [...]}   one per group, last
+
+A group is written when it is handed to the trainer or dropped; `step` is the step it was for.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentrl.atomic import write_text
+from agentrl.errors import ConfigError
+from agentrl.rollout.branching.aepo import Observed
+from agentrl.rollout.branching.decision import BranchDecision
+from agentrl.rollout.branching.gated import Shaped
+from agentrl.rollout.branching.growing import Copied
+
+FILE = "branches.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedDecision:
+    """One boundary's line."""
+
+    step: int
+    group: int
+    """Counted over the run."""
+    decision: BranchDecision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedGroup:
+    """One group's line."""
+
+    step: int
+    group: int
+    task: str
+    observed: Observed | None
+    copies: tuple[Copied, ...]
+
+
+Logged = LoggedDecision | LoggedGroup
+_LOGGED: TypeAdapter[Logged] = TypeAdapter(LoggedDecision | LoggedGroup)
+
+
+class BranchLog:
+    """Appends to a run's decisions. The one owner of the file while the run lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def resume_after(self, step: int) -> Observed:
+        """Forget what was written of later steps; return what the groups before have shown."""
+        if not self._path.exists():
+            return Observed()
+        kept = [line for line in read_log(self._path.parent) if line.step <= step]
+        write_text(self._path, "".join(_line(one) for one in kept))
+        seen = (one.observed for one in kept if isinstance(one, LoggedGroup))
+        return sum((one for one in seen if one is not None), Observed())
+
+    def write(self, step: int, shaped: Shaped) -> None:
+        """Append one group; it is with the operating system when this returns."""
+        lines: list[Logged] = [
+            LoggedDecision(step=step, group=shaped.group, decision=decision)
+            for decision in shaped.decisions
+        ]
+        lines.append(
+            LoggedGroup(
+                step=step,
+                group=shaped.group,
+                task=shaped.tree.task.id,
+                observed=shaped.observed,
+                copies=shaped.copies,
+            )
+        )
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("".join(map(_line, lines)))
+
+
+def read_log(folder: Path) -> Iterator[Logged]:
+    """Yield the lines of a run, oldest first; one that a crash left without its end is none.
+
+    Raises `ConfigError` when there is no such file, or a line in it is no line of ours.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise ConfigError(
+            f"{path}: no such file; {folder} holds no run with rollout.branching that has "
+            "completed a group"
+        )
+    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+        try:
+            yield _LOGGED.validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(
+                f"{path}:{number} is no decision and no group ({error.error_count()} problems); "
+                "the file was changed by hand or the disk is faulty: delete this line"
+            ) from error
+
+
+def _line(one: Logged) -> str:
+    record: dict[str, Any] = asdict(one)
+    return json.dumps(record, sort_keys=True, allow_nan=False) + "\n"
