@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from agentrl.config.branching import BranchingSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
 from agentrl.errors import FailureKind
@@ -150,6 +151,8 @@ class RolloutSection(Section):
     """Budgeted segments; none, and a trajectory runs until it ends."""
     alarms: AlarmsSection = AlarmsSection()
     """Which failures stop the run."""
+    branching: BranchingSection = BranchingSection()
+    """Where trajectories branch."""
     tasks_per_step: PositiveInt = 8
     """Task groups in one training step."""
     group_size: PositiveInt = 8
