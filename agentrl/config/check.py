@@ -94,6 +94,64 @@ def _mode(config: RunConfig) -> Iterator[str]:
         )
 
 
+_BALANCED = ("aepo", "arpo", "aepo_paper", "arpo_paper")
+_OF_SOME_TOPOLOGIES = {
+    **dict.fromkeys(("split", "beam", "base", "weight", "temperature"), _BALANCED),
+    **dict.fromkeys(("probe_tokens", "top_logprobs"), _BALANCED),
+    **dict.fromkeys(("roots", "path_branches"), (*_BALANCED, "fan_out")),
+    "threshold": ("aepo_paper", "arpo_paper"),
+    "penalty": ("aepo", "aepo_paper"),
+    "budget_tokens": (*_BALANCED, "tree_grpo", "fan_out"),
+    **dict.fromkeys(("trees", "rounds"), ("tree_grpo",)),
+    "width": ("tree_grpo", "fan_out"),
+    "turns": ("fan_out",),
+}
+
+
+def _branching(config: RunConfig) -> Iterator[str]:
+    section = config.rollout.branching
+    for key, topologies in _OF_SOME_TOPOLOGIES.items():
+        value, default = getattr(section, key), type(section).model_fields[key].default
+        if value != default and section.topology not in topologies:
+            yield (
+                f"rollout.branching.{key} is {value} and rollout.branching.topology is "
+                f"{section.topology}, where it decides nothing; leave it out, or choose one of "
+                f"{', '.join(topologies)}"
+            )
+    if section.topology == "none":
+        return
+    if config.rollout.redundancy:
+        yield (
+            f"rollout.redundancy is {config.rollout.redundancy} and rollout.branching.topology is "
+            f"{section.topology}: a tree has exactly rollout.group_size trajectories, and ending "
+            "some of them would cut its branches; set one of the two to 0 or none"
+        )
+    if section.topology == "aepo" and section.base == 0:
+        yield "rollout.branching.base is 0: in aepo that branches always; choose more than 0"
+    if section.topology in _BALANCED and section.probe_tokens >= config.sampling.max_turn_tokens:
+        yield (
+            f"rollout.branching.probe_tokens is {section.probe_tokens} and "
+            f"sampling.max_turn_tokens is {config.sampling.max_turn_tokens}: a turn must go on "
+            "after its probe; lower the first"
+        )
+    yield from _tree_shape(config)
+
+
+def _tree_shape(config: RunConfig) -> Iterator[str]:
+    section, size = config.rollout.branching, config.rollout.group_size
+    leaves = section.trees * (1 + section.rounds * section.width)
+    if section.topology == "tree_grpo" and leaves != size:
+        yield (
+            f"rollout.branching has trees x (1 + rounds x width) = {leaves} trajectories and "
+            f"rollout.group_size is {size}; make them equal"
+        )
+    if section.topology == "fan_out" and not section.turns:
+        yield (
+            "rollout.branching.topology is fan_out and rollout.branching.turns names no turn, so "
+            "that nothing branches; name some, such as [1, 2], or choose none"
+        )
+
+
 def _isolated(config: RunConfig) -> Iterator[str]:
     sandbox = config.sandbox
     if sandbox.backend == "process" and not sandbox.allow_unisolated:
@@ -140,6 +198,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _pass_at_k,
     _turn_fits,
     _mode,
+    _branching,
     _isolated,
     _shown_once,
     _batch_splits,
