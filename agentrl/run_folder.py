@@ -7,6 +7,7 @@ runs/NAME/
   summary.json       evaluations, and seconds per phase
   policy/            the first policy, a Hugging Face folder
   checkpoints/       weights, optimiser and samplers
+  store/             every turn that was played, see docs/durability.md
   lock               held while a process works here
 """
 
@@ -34,6 +35,7 @@ MAY_CHANGE = (
     "run.folder",
     "run.checkpoint_every",
     "run.keep_checkpoints",
+    "store.",
     "metrics.",
     "evaluate.",
 )
@@ -81,6 +83,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Return the folder of checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def store(self) -> Path:
+        """Return the folder of the durable record."""
+        return self.path / "store"
 
     @classmethod
     def open(cls, config: RunConfig, *, resume: bool) -> Self:

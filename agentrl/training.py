@@ -24,21 +24,23 @@ here and in rollout/ are thin. `rollout/` never imports torch; only `learn/` and
 import asyncio
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl import wiring
+from agentrl import branching, wiring
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
 from agentrl.env import Env
+from agentrl.errors import ConfigError
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
 from agentrl.progress import Phase, Progress, Quiet
 from agentrl.rollout.figures import rollout_figures
+from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
 from agentrl.run_folder import RunFolder
@@ -47,6 +49,7 @@ from agentrl.sampler import TaskSampler
 from agentrl.sandbox import using_sandbox
 from agentrl.scheduler import Schedule, check_failures
 from agentrl.scope import run_scope
+from agentrl.store.run import RunStore
 from agentrl.summary import Summary
 from agentrl.task import Task
 from agentrl.thread import in_thread_to_the_end, run_to_the_end
@@ -76,12 +79,18 @@ def train(
     *,
     progress: Progress | None = None,
     resume: bool = False,
+    cut_damaged: bool = False,
 ) -> RunResult:
     """Train a policy as `config` says, and evaluate it on held-out tasks before and after.
 
-    `resume` goes on from the newest checkpoint in the run's folder. Ctrl-C finishes what cannot be
-    left half done, writes a checkpoint and raises `KeyboardInterrupt`.
+    `resume` goes on from the newest checkpoint in the run's folder, with every turn that was played
+    since; `cut_damaged` then gives up what lies behind damage in the run's store. Ctrl-C finishes
+    what cannot be left half done, writes a checkpoint and raises `KeyboardInterrupt`.
     """
+    if cut_damaged and not resume:
+        raise ConfigError(
+            "cut_damaged (--cut-damaged) mends the store of a run that is resumed; add --resume"
+        )
     if not isinstance(config, RunConfig):
         config = load_config(config, overrides or {})
     wiring.use_threads(config.run.threads)
@@ -91,7 +100,7 @@ def train(
     sampler = wiring.task_sampler(config, env, heldout)
     with RunFolder.open(config, resume=resume) as folder:
         parts = (folder, make_env, sampler, heldout, progress or Quiet())
-        return run_to_the_end(_train(config, *parts, resume=resume))
+        return run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
 
 
 def warmstart(config: RunConfig, *, progress: Progress | None = None) -> Path:
@@ -127,15 +136,27 @@ async def _train(
     progress: Progress,
     *,
     resume: bool,
+    cut_damaged: bool,
 ) -> RunResult:
     summary = Summary(folder.summary)
     run_id = using_run_id(new_run_id(config.run.name))
     with run_id, using_sandbox(wiring.sandbox_settings(config.sandbox)):
-        async with run_scope():
+        async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
             trainer = wiring.trainer(config, policy.model)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
-            sampler.skip(checkpoints.restore(trainer))
+            record = stack.enter_context(
+                _recording(
+                    config,
+                    folder,
+                    summary,
+                    sampler,
+                    checkpoints.restore(trainer),
+                    step=trainer.version,
+                    resume=resume,
+                    cut_damaged=cut_damaged,
+                )
+            )
             async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
@@ -145,6 +166,7 @@ async def _train(
                     sampler.take,
                     on_stuck=progress.say,
                     version=trainer.version,
+                    record=record,
                 )
                 loop = _Loop(
                     schedule=wiring.schedule(config),
@@ -156,6 +178,7 @@ async def _train(
                     gate=gate,
                     trainer=trainer,
                     checkpoints=checkpoints,
+                    record=record,
                     position=sampler.position,
                 )
                 with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
@@ -174,6 +197,34 @@ async def _train(
     )
 
 
+@contextmanager
+def _recording(
+    config: RunConfig,
+    folder: RunFolder,
+    summary: Summary,
+    sampler: TaskSampler,
+    remembered: Mapping[str, Any],
+    *,
+    step: int,
+    resume: bool,
+    cut_damaged: bool,
+) -> Generator[RunStore | None]:
+    """Hold the run's store, and let the tasks go on where the run was.
+
+    The store knows better than the checkpoint of `step`, which `remembered` this.
+    """
+    position = int(remembered.get("tasks", {}).get("position", 0))
+    record = wiring.run_store(config, folder, sampler, resume=resume, cut_damaged=cut_damaged)
+    with nullcontext() if record is None else record:
+        later = record and record.restore(remembered, step=step, branches=False)
+        sampler.skip(position if later is None else later)
+        try:
+            yield record
+        finally:
+            if record is not None:
+                summary.put("resumed", record.summary(summary.get("resumed")))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Loop:
     """Steps 1 to 9, again and again. `_train` opens and closes its parts."""
@@ -187,6 +238,7 @@ class _Loop:
     gate: Gate
     trainer: "Trainer"
     checkpoints: "Checkpoints"
+    record: RunStore | None
     position: int
     """How many tasks the steps that are done have used."""
 
@@ -201,9 +253,9 @@ class _Loop:
                     writer.write(self.trainer.version, figures)
                     phase.advance(1, figures)
                     if self.schedule.checkpoints_after(self.trainer.version):
-                        self.checkpoints.save(self.trainer, position=self.position)
+                        self._save()
         except asyncio.CancelledError:
-            self.checkpoints.save(self.trainer, position=self.position)
+            self._save()
             raise
         return before, await self._evaluate("after")
 
@@ -217,7 +269,7 @@ class _Loop:
         )
         self.position = self.sampler.position
         collected = time.monotonic()
-        figures = await in_thread_to_the_end(self.trainer.step, trees, batch.trainable)
+        figures = await self._learn(batch)
         await self.gate.load(self.trainer.weights(), self.trainer.version)
         ended = time.monotonic()
         figures |= {
@@ -226,12 +278,32 @@ class _Loop:
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
             **rollout_figures(trees),
             **self.gate.figures(),
+            **(self.record.figures() if self.record else {}),
         }
         if self.schedule.evaluates_after(self.trainer.version):
             async with self.gate.held():
                 report = await self.evaluation.run(self.rollouts, self.progress)
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
+
+    async def _learn(self, batch: Batch) -> dict[str, float]:
+        """Train, and record what was trained, also when the run is stopped meanwhile."""
+        before = self.trainer.version
+        try:
+            return await in_thread_to_the_end(self.trainer.step, batch.trees, batch.trainable)
+        finally:
+            if self.record is not None and self.trainer.version > before:
+                numbers = [group.state.number for group in batch.groups]
+                self.record.recorder.trained(numbers, step=self.trainer.version)
+
+    def _save(self) -> None:
+        """Write a checkpoint; what no kept checkpoint needs any more goes."""
+        samplers: dict[str, Any] = {"tasks": {"position": self.position}}
+        if self.record is not None:
+            samplers["store"] = self.record.checkpoint(self.trainer.version)
+        self.checkpoints.save(self.trainer, samplers=samplers)
+        if self.record is not None:
+            self.record.prune(self.checkpoints.oldest())
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):

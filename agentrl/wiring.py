@@ -16,10 +16,13 @@ from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
+from agentrl.run_folder import RunFolder
 from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
 from agentrl.scheduler import Chains, Schedule
 from agentrl.seeds import derive
+from agentrl.store.run import RunStore
+from agentrl.store.store import StoreSettings
 from agentrl.task import Task
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from agentrl.engine.local import LocalEngine
     from agentrl.learn.checkpoint import Checkpoints
     from agentrl.learn.trainer import Trainer
+    from agentrl.rollout.branching.gated import GatedTrees
 
 
 def env_factory(config: RunConfig) -> Callable[[], Env]:
@@ -163,25 +167,56 @@ def gate(
     *,
     on_stuck: Callable[[str], None],
     version: int,
+    record: RunStore | None = None,
+    trees: "GatedTrees | None" = None,
 ) -> Gate:
-    """Return what makes batches of tasks, for a trainer that is at `version`."""
+    """Return what makes batches of tasks, for a trainer that is at `version`.
+
+    It goes on with the groups of `record`, and tells it what happens. `trees` makes them branch.
+    """
     per_step = config.rollout.tasks_per_step
     run_seed = config.run.seed
+    next_group = None if record is None else record.next_group
 
     def seed(number: int, task: Task, sample: int) -> int:
         # Groups are counted over the whole run, so that a resumed one goes on with its seeds.
-        step = version + number // per_step
-        return derive(derive(run_seed, "rollouts", step), task.id, sample)
+        return derive(derive(run_seed, "rollouts", number // per_step), task.id, sample)
 
-    return rollouts.gate(
+    made = rollouts.gate(
         gate_policy(config),
         tasks,
         sampling=train_sampling(config),
         seed=seed,
         alarms=alarms(config),
-        topology=Chains(redundancy=config.rollout.redundancy),
+        topology=trees or Chains(redundancy=config.rollout.redundancy),
+        play=None if trees is None else trees.play,
         on_stuck=on_stuck,
         version=version,
+        recorder=None if record is None else record.recorder,
+        first_group=version * per_step if next_group is None else next_group,
+    )
+    made.adopt(() if record is None else record.groups)
+    return made
+
+
+def run_store(
+    config: RunConfig,
+    folder: RunFolder,
+    sampler: TaskSampler,
+    *,
+    resume: bool,
+    cut_damaged: bool,
+) -> RunStore | None:
+    """Return the durable record of a run, or None if it keeps none."""
+    if config.store is None:
+        return None
+    return RunStore.open(
+        folder.store,
+        StoreSettings(**config.store.model_dump()),
+        seed=config.run.seed,
+        position=lambda: sampler.position,
+        resume=resume,
+        damaged="cut" if cut_damaged else "refuse",
     )
 
 

@@ -138,7 +138,7 @@ def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
     trainer = trainer_of()
     run(trainer, 1)
-    made = Checkpoints(folder=tmp_path, keep=1, tokenizer=tokenizer).save(trainer, position=8)
+    made = Checkpoints(folder=tmp_path, keep=1, tokenizer=tokenizer).save(trainer, samplers={"tasks": 8})
     assert made.name == "step-000001"
     model = load_model(made, dtype="float32", device="cpu")
     assert_equal(dict(model.state_dict()), trainer.weights())
@@ -148,15 +148,16 @@ def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
 def test_a_run_saves_restores_and_keeps_the_newest(tmp_path: Path) -> None:
     trainer = trainer_of()
     checkpoints = Checkpoints(folder=tmp_path / "new", keep=2, tokenizer=_NoTokenizer())
-    assert checkpoints.restore(trainer) == 0
+    assert checkpoints.restore(trainer) == {}
+    assert checkpoints.oldest() == {}
     for step in (9, 10, 11):
         trainer.version = step
-        checkpoints.save(trainer, position=10 * step)
+        checkpoints.save(trainer, samplers={"tasks": {"position": 10 * step}})
     names = [path.name for path in sorted(checkpoints.folder.iterdir())]
     assert names == ["step-000010", "step-000011"]
     assert latest(checkpoints.folder) == checkpoints.folder / "step-000011"
     other = trainer_of()
-    assert checkpoints.restore(other) == 110
+    assert checkpoints.restore(other) == {"tasks": {"position": 110}}
     assert other.version == 11
 
 

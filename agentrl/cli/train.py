@@ -23,6 +23,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")
     ] = False,
+    cut_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--cut-damaged",
+            help="With --resume: give up what lies behind damage in the run's store.",
+        ),
+    ] = False,
 ) -> None:
     """Train a policy, and evaluate it on held-out tasks before and after.
 
@@ -34,7 +41,9 @@ def train(
     config = load_config(config_file, overrides or ())
     try:
         with _sigterm_as_ctrl_c(), watch(err) as progress:
-            result = training.train(config, progress=progress, resume=resume)
+            result = training.train(
+                config, progress=progress, resume=resume, cut_damaged=cut_damaged
+            )
     except KeyboardInterrupt:
         folder = config.run.folder / config.run.name
         err.print(f"stopped; the same command with --resume goes on from {folder}")

@@ -6,8 +6,10 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.branching import BranchingSection
+from agentrl.config.curation import CurationSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
+from agentrl.config.store import StoreSection
 from agentrl.errors import FailureKind
 
 
@@ -302,8 +304,11 @@ class RunConfig(Section):
     engine: EngineSection = EngineSection()
     sampling: SamplingSection = SamplingSection()
     rollout: RolloutSection = RolloutSection()
+    curation: CurationSection = CurationSection()
     warmstart: WarmstartSection | None = None
     learn: LearnSection = LearnSection()
     evaluate: EvaluateSection = EvaluateSection()
     sandbox: SandboxSection = SandboxSection()
+    store: StoreSection | None = StoreSection()
+    """None records nothing, and a run that is killed loses what came after its last checkpoint."""
     metrics: MetricsSection = MetricsSection()

@@ -64,23 +64,26 @@ class Checkpoints:
     keep: int
     tokenizer: TokenizerFiles
 
-    def save(self, trainer: Trainer, *, position: int) -> Path:
-        """Write a checkpoint of the trainer and of the task sampler's position."""
+    def save(self, trainer: Trainer, *, samplers: Mapping[str, Any]) -> Path:
+        """Write a checkpoint of the trainer and of what samplers remember, which must be JSON."""
         return save(
             self.folder,
             step=trainer.version,
             trainer=trainer,
-            samplers={"tasks": {"position": position}},
+            samplers=samplers,
             tokenizer=self.tokenizer,
             keep=self.keep,
         )
 
-    def restore(self, trainer: Trainer) -> int:
-        """Load the newest checkpoint, if there is one; return the task sampler's position."""
+    def restore(self, trainer: Trainer) -> Mapping[str, Any]:
+        """Load the newest checkpoint, if there is one; return what samplers remembered."""
         newest = latest(self.folder)
-        if newest is None:
-            return 0
-        return int(load(newest, trainer).samplers["tasks"]["position"])
+        return {} if newest is None else load(newest, trainer).samplers
+
+    def oldest(self) -> Mapping[str, Any]:
+        """Return what samplers remembered in the oldest checkpoint that is kept."""
+        found = _checkpoints(self.folder)
+        return _read_json(found[0] / "state.json")["samplers"] if found else {}
 
 
 def save(

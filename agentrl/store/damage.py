@@ -17,7 +17,7 @@ def damaged_segment(file: Path, offset: int, what: str) -> DamagedStore:
     """Return the error for a segment that is wrong at `offset`, with what to do about it."""
     return DamagedStore(
         f"{file} is damaged at byte {offset}: {what}. Bring the file back from a copy, or go on "
-        "from what lies before it with Store.open(..., damaged='cut'): that moves the log from "
-        "here on aside, and a checkpoint that builds on the part moved is refused, so remove it to "
-        "resume from the one before"
+        "from what lies before it with agentrl train --resume --cut-damaged: that moves the log "
+        "from here on aside, and a checkpoint that builds on the part moved is refused, so remove it "
+        "to resume from the one before"
     )

@@ -1,0 +1,189 @@
+"""What a gate tells, as records of the store. See `agentrl.rollout.recorder` for the contract."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agentrl.env import Action, Observation, Step
+from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
+from agentrl.scheduler import Attempt
+from agentrl.store.damage import StoreError
+from agentrl.store.event import Exchange
+from agentrl.store.restored import RestoredGroup
+from agentrl.store.store import Store
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Tree
+
+RERUN = "rerun"
+"""Why a trajectory is abandoned whose world could not be brought back."""
+
+
+@dataclass(slots=True, eq=False)
+class StoredTrajectory:
+    """One trajectory's record. What comes after it was given up is let go."""
+
+    recorder: "StoreRecorder"
+    tree: Tree
+    id: int
+    group: int
+    sample: int
+    seed: int
+    attempt: int
+    """Tries before this one, those that were begun again for any reason among them."""
+    over: bool = False
+    _last: Exchange | None = None
+
+    def reset(self, at: int | None, observation: Observation, *, seconds: float) -> None:
+        """Record that its world was reset."""
+        self._turn(at, Exchange.resetting(observation, seconds=seconds))
+
+    def stepped(self, at: int | None, action: Action, answer: Step, *, seconds: float) -> None:
+        """Record a complete turn."""
+        self._turn(at, Exchange.stepping(action, answer, seconds=seconds))
+
+    def last_step(self, action: Action, answer: Step, *, seconds: float) -> None:
+        """Take its last turn, to be recorded with its end."""
+        self._last = Exchange.stepping(action, answer, seconds=seconds)
+
+    def part(self, at: int) -> None:
+        """Record the first part of a turn."""
+        if not self.over:
+            self.recorder.store.part(self.id, self.tree, at)
+
+    async def settled(self) -> None:
+        """Return when what was recorded is as durable as the run asks for."""
+        await self.recorder.store.settled()
+
+    def begun_again(self, why: str) -> None:
+        """Record that its world could not be brought back, and that it begins again."""
+        store = self.recorder.store
+        store.abandon(self.id, RERUN)
+        self.recorder.reruns.append(why)
+        self.attempt += 1
+        self.id = store.begin(self.group, sample=self.sample, seed=self.seed, attempt=self.attempt)
+
+    def finished(self, leaf: Leaf) -> None:
+        """Record its end."""
+        self.recorder.store.finished(self.id, self.tree, leaf, self._last)
+
+    def given_up(self, why: str) -> None:
+        """Record that it does not count."""
+        if not self.over:
+            self.over = True
+            self.recorder.store.abandon(self.id, why)
+
+    def _turn(self, at: int | None, exchange: Exchange) -> None:
+        if not self.over:
+            self.recorder.store.turn(self.id, self.tree, at, exchange)
+
+
+@dataclass(slots=True, eq=False)
+class StoreRecorder:
+    """The record of one gate's groups. The gate's numbers are not the store's ids."""
+
+    store: Store
+    position: Callable[[], int]
+    """How many tasks have been handed out."""
+    seed: int
+    """Of the run."""
+    reruns: list[str] = field(default_factory=list[str])
+    """Why trajectories began again that could not be brought back."""
+    _ids: dict[int, int] = field(default_factory=dict[int, int])
+    """The store's ids of groups that are not trained, by the gate's numbers."""
+    _complete: set[int] = field(default_factory=set[int])
+    _latest: dict[tuple[int, int], StoredTrajectory] = field(
+        default_factory=dict[tuple[int, int], StoredTrajectory]
+    )
+    """By group's number and sample."""
+
+    def kept(self, group: RestoredGroup, tree: Tree, *, complete: bool) -> None:
+        """Take a restored group; the gate goes on with it under the store's id and on `tree`."""
+        self._ids[group.id] = group.id
+        if complete:
+            self._complete.add(group.id)
+        for found in group.trajectories:
+            self._latest[group.id, found.sample] = StoredTrajectory(
+                self,
+                tree,
+                found.id,
+                group.id,
+                found.sample,
+                found.seed,
+                found.attempt,
+                over=found.state == "abandoned",
+            )
+
+    def opened(self, group: int, task: Task, *, size: int, after: int, version: int) -> None:
+        """Record a group."""
+        order = max(0, self.position() - 1 - after)
+        self._ids[group] = self.store.open_group(
+            task, order=order, seed=self.seed, size=size, step=version
+        )
+
+    def begun(
+        self, attempt: Attempt, tree: Tree, *, seed: int, stand: Stand | None
+    ) -> TrajectoryRecord:
+        """Record that a trajectory begins, or go on with its record."""
+        before = self._latest.get((attempt.group, attempt.sample))
+        if stand is not None:
+            if before is None:
+                raise StoreError(f"nothing is kept of {attempt}, and it is to go on")
+            return before
+        if before is not None:
+            # It had ended, and has become too old since; or it stood before its reset.
+            before.given_up("begun again")
+        number = 0 if before is None else before.attempt + 1
+        group = self._ids[attempt.group]
+        id = self.store.begin(group, sample=attempt.sample, seed=seed, attempt=number)
+        return self._remember(attempt, tree, id, seed, number)
+
+    def forked(
+        self, attempt: Attempt, tree: Tree, *, seed: int, leaving: Leaving
+    ) -> TrajectoryRecord:
+        """Record that a trajectory begins as a branch of another one."""
+        if not isinstance(leaving.parent, StoredTrajectory):
+            raise StoreError(f"the parent of {attempt} is recorded elsewhere")
+        id = self.store.fork(
+            leaving.parent.id,
+            tree,
+            leaving.node,
+            sample=attempt.sample,
+            seed=seed,
+            strategy=leaving.strategy,
+            why=leaving.why,
+        )
+        return self._remember(attempt, tree, id, seed, 0)
+
+    def dropped(self, group: int, why: str) -> None:
+        """Record that a group will never train."""
+        self.store.drop(self._ids[group], why)
+        self._forget(group)
+
+    def completed(self, group: int) -> None:
+        """Record that a group is handed to the trainer; what is left of it is given up."""
+        if group in self._complete:
+            return
+        id = self._ids[group]
+        for trajectory in self.store.unfinished(id):
+            self.store.abandon(trajectory, "surplus")
+        self.store.group_complete(id)
+        self._complete.add(group)
+
+    def trained(self, groups: list[int], *, step: int) -> None:
+        """Record that the optimiser has used these groups, in the step that ended as `step`."""
+        self.store.trained([self._ids[group] for group in groups], step=step)
+        for group in groups:
+            self._forget(group)
+
+    def _remember(
+        self, attempt: Attempt, tree: Tree, id: int, seed: int, number: int
+    ) -> StoredTrajectory:
+        group = self._ids[attempt.group]
+        made = StoredTrajectory(self, tree, id, group, attempt.sample, seed, number)
+        self._latest[attempt.group, attempt.sample] = made
+        return made
+
+    def _forget(self, group: int) -> None:
+        del self._ids[group]
+        self._complete.discard(group)
+        for key in [key for key in self._latest if key[0] == group]:
+            del self._latest[key]
