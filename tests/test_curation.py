@@ -469,7 +469,7 @@ ALL = {
 
 
 def test_everything_together_composes() -> None:
-    check(curation_of(ALL), replace(AROUND, max_staleness=8))
+    check(curation_of(ALL), replace(AROUND, max_age=8))
     check(Curation(), replace(AROUND, group_size=1, tasks=None, entropies=False))
     check(curation_of({"allocation": {"name": "dars"}, "pool": {"name": "success"}}), AROUND)
 
@@ -504,13 +504,13 @@ def test_everything_together_composes() -> None:
         ({"pool": {"name": "success"}}, {"group_size": 1}, ("curation.pool.name", "group_size")),
         (
             {"pool": {"name": "success", "max_age": 3}},
-            {"max_staleness": 2},
-            ("curation.pool.max_age", "scheduler.max_staleness"),
+            {"max_age": 2},
+            ("curation.pool.max_age", "rollout.max_age"),
         ),
         (
             {"pool": {"name": "success", "max_age": None}},
-            {"max_staleness": 2},
-            ("curation.pool.max_age", "scheduler.max_staleness"),
+            {"max_age": 2},
+            ("curation.pool.max_age", "rollout.max_age"),
         ),
         (
             {"allocation": {"name": "dart", "minimum": 9}},
@@ -531,6 +531,32 @@ def test_everything_together_composes() -> None:
             {"steps": {"name": "high_entropy"}},
             {"entropies": False},
             ("curation.steps.name", "engine.kind"),
+        ),
+        ({"success_above": 0.5}, {}, ("curation.success_above", "curation.pool.name")),
+        (
+            {"success_above": 0.5, "allocation": {"name": "dart", "length_slack": None}},
+            {},
+            ("curation.success_above", "curation.allocation.name"),
+        ),
+        (
+            {"allocation": {"name": "dart"}, "filter": {"name": "dapo", "min_valid": 3}},
+            {},
+            ("curation.filter.min_valid", "curation.allocation.minimum"),
+        ),
+        (
+            {"filter": {"name": "dapo", "oversample": 1.5}},
+            {"gated": True},
+            ("curation.filter.oversample", "rollout.over_provision"),
+        ),
+        (
+            {"filter": {"name": "dapo", "refill": "batch"}},
+            {"gated": True},
+            ("curation.filter.refill", "rollout.over_provision"),
+        ),
+        (
+            {"filter": {"name": "dapo", "surplus_age": 0}},
+            {"gated": True},
+            ("curation.filter.surplus_age", "rollout.max_age"),
         ),
     ],
 )

@@ -30,6 +30,8 @@ class CurationState:
     """Done."""
     position: int = 0
     """Of the stream, where tasks come from it."""
+    groups: int = 0
+    """Begun behind a gate so far; their seeds follow from it."""
     sampler: UniformState | CdasState | VadeState | None = None
     records: Mapping[str, TaskRecord] = field(default_factory=dict[str, TaskRecord])
     drawn: Mapping[str, int] = field(default_factory=dict[str, int])

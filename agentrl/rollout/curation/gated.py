@@ -2,24 +2,23 @@
 
 Groups may begin in one step and end in another, so each counts in the step in which it ends; one
 that is begun again for its age counts again when it ends again. The gate decides how many groups to
-open; allocation is not for it: every group has its policy's size.
+open; the allocation says how large each is, and a second phase lets its group grow where it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agentrl.errors import ConfigError
-from agentrl.rollout.curation.allocation import Fixed
 from agentrl.rollout.curation.collection import Collection, Judged
 from agentrl.rollout.curation.curated_step import Curated, Curator
-from agentrl.rollout.curation.curator import after_step
+from agentrl.rollout.curation.curator import after_step, record_of
 from agentrl.rollout.curation.dapo import NothingToLearn, verdict
 from agentrl.rollout.curation.figures import StepAccount, figures
 from agentrl.rollout.curation.graft import with_branch
 from agentrl.rollout.curation.outcomes import GroupResult, result_of
+from agentrl.rollout.curation.rules import Surroundings, check
 from agentrl.rollout.curation.steps import turn_weights
 from agentrl.rollout.curation.success_pool import Loan, with_loan
-from agentrl.scheduler import Attempt, GroupState, Hooks
+from agentrl.scheduler import Attempt, GroupState, Hooks, Order
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
 
@@ -28,7 +27,7 @@ from agentrl.trajectory import Leaf, Tree
 class GatedCuration:
     """What a gate asks and tells: `tasks`, `hooks`, and after each batch `batch`.
 
-    Raises `ConfigError` for rules that change the size of a group, or how many groups are opened.
+    Raises `ConfigError` for rules that only a step without a gate can follow.
     """
 
     curator: Curator
@@ -40,27 +39,44 @@ class GatedCuration:
     """Tasks in no batch yet: the gate's `unfinished`."""
 
     _rounds: int = 0
+    _groups: int = field(init=False)
     _trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    _grown: dict[int, Task] = field(default_factory=dict[int, Task])
     _drawn: set[str] = field(default_factory=set[str])
     _judged: list[Judged] = field(default_factory=list[Judged])
     _new_loans: list[Loan] = field(default_factory=list[Loan])
     _loans: dict[int, tuple[Tree, Loan]] = field(default_factory=dict[int, tuple[Tree, Loan]])
 
     def __post_init__(self) -> None:
-        if not isinstance(self.curator.rules.allocation, Fixed):
-            raise ConfigError(
-                "curation.allocation.name changes how many trajectories a task gets, and the gate "
-                "gives every group rollout.group_size; set curation.allocation.name: fixed"
-            )
-        rule = self.curator.rules.filter
-        if rule is not None and (rule.oversample != 1 or rule.refill != "missing"):
-            raise ConfigError(
-                "curation.filter.oversample and curation.filter.refill say how many groups to "
-                "open, and behind the gate rollout.over_provision does; leave them at 1 and missing"
-            )
+        self._groups = self.curator.state.groups
+        around = Surroundings(
+            group_size=self.curator.group_size,
+            tasks_per_step=self.wanted,
+            tasks=self.curator.source.tasks or 2**63,
+            entropies=True,
+            gated=True,
+        )
+        check(self.curator.rules, around)
 
-    def tasks(self, count: int) -> list[Task]:
-        """Return the next tasks; with a sampler, none that is in flight, and new ones first."""
+    @property
+    def position(self) -> int:
+        """Return how many tasks the stream has handed out."""
+        return self.curator.source.position
+
+    def tasks(self, count: int) -> list[Order]:
+        """Return the next orders; with a sampler, of no task that is in flight, and new ones first.
+
+        None when the step has dropped all it may: then the gate ends it with what there is. Raises
+        `NothingToLearn` when that is nothing, or the filter says so.
+        """
+        rule = self.curator.rules.filter
+        if rule is not None and self._dropped >= self.wanted * (rule.max_refills + 1):
+            if rule.short == "stop" or not any(True for _ in self.flying()):
+                raise self._nothing_to_learn()
+            return []
+        return [self._order(task) for task in self._next(count)]
+
+    def _next(self, count: int) -> list[Task]:
         flying = {task.id for task in self.flying()}
         found = self._take(count, {*self._drawn, *flying})
         if missing := count - len(found):
@@ -72,7 +88,7 @@ class GatedCuration:
     @property
     def hooks(self) -> Hooks:
         """Return what the gate is to call."""
-        return Hooks(on_finished=self._on_finished, on_group=self._on_group)
+        return Hooks(on_finished=self._on_finished, more=self._more, on_group=self._on_group)
 
     def batch(self, trees: Sequence[Tree]) -> Curated:
         """Take the trees of a batch, learn from all groups since the last one, and mark loans."""
@@ -93,6 +109,7 @@ class GatedCuration:
             position=curator.source.position,
             tasks=curator.source.tasks,
         )
+        curator.state = replace(curator.state, groups=self._groups)
         account = StepAccount(
             collection=collection,
             loans=tuple(self._new_loans),
@@ -110,26 +127,47 @@ class GatedCuration:
             trees=lent,
             weights=tuple(turn_weights(tree, rule) for tree in lent) if rule else None,
             loans=tuple(loan for _, loan in held if loan),
-            figures=figures(account),
+            figures={**figures(account), "curation/short": float(self.wanted - len(trees))},
         )
 
     def _take(self, count: int, taken: set[str]) -> list[Task]:
-        source, state = self.curator.source, self.curator.state
-        self._rounds += 1
-        return source.take(state, count, round_number=self._rounds, taken=taken)
+        source, state, number = self.curator.source, self.curator.state, self._rounds + 1
+        found = source.take(state, count, round_number=number, taken=taken)
+        if found:
+            self._rounds = number
+        return found
+
+    def _order(self, task: Task) -> Order:
+        curator = self.curator
+        allotment = curator.rules.allocation.first(
+            record_of(curator.state, task.id), base=curator.group_size, max_turns=curator.max_turns
+        )
+        return Order(task=task, trajectories=allotment.trajectories, max_turns=allotment.max_turns)
 
     def _on_finished(self, attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
         self._trees[attempt.group] = tree
+        self._groups = max(self._groups, attempt.group + 1)
 
-    def _on_group(self, state: GroupState, leaves: Sequence[Leaf]) -> bool:
-        tree, rules = self._trees.pop(state.number), self.curator.rules
-        group = GroupResult(
+    def _more(self, state: GroupState, leaves: Sequence[Leaf]) -> int:
+        if state.number in self._grown:
+            return 0
+        self._grown[state.number] = self._trees[state.number].task
+        allocation, base = self.curator.rules.allocation, self.curator.group_size
+        return allocation.more(self._result(state, leaves), base=base)
+
+    def _result(self, state: GroupState, leaves: Sequence[Leaf]) -> GroupResult:
+        tree = self._trees[state.number]
+        return GroupResult(
             step=self.curator.state.steps,
             ordinal=state.number,
             task_id=tree.task.id,
             asked=state.target,
             results=tuple(result_of(tree, leaf) for leaf in leaves),
         )
+
+    def _on_group(self, state: GroupState, leaves: Sequence[Leaf]) -> bool:
+        group = self._result(state, leaves)
+        tree, rules = self._trees.pop(state.number), self.curator.rules
         loan = self.curator.loan(group, version=self.version)
         judged = with_loan(group, loan) if loan else group
         found = verdict(judged, rules.filter) if rules.filter else "kept"
@@ -139,7 +177,6 @@ class GatedCuration:
         if found == "kept" and loan:
             self._new_loans.append(loan)
             self._loans[id(tree)] = tree, loan
-        self._check_budget()
         return found == "kept"
 
     def _withdraw(self, key: str, tree: Tree) -> None:
@@ -148,15 +185,16 @@ class GatedCuration:
         self._new_loans = [loan for loan in self._new_loans if loan.group != key]
         self._loans.pop(id(tree), None)
 
-    def _check_budget(self) -> None:
-        rule = self.curator.rules.filter
-        dropped = sum(judged.verdict != "kept" for judged in self._judged)
-        if rule is not None and dropped > self.wanted * (rule.max_refills + 1):
-            raise NothingToLearn(
-                f"step {self.curator.state.steps} dropped {dropped} groups that can teach nothing, "
-                f"and wants {self.wanted} that can; raise curation.filter.max_refills, or choose "
-                "tasks nearer to what the policy can do"
-            )
+    @property
+    def _dropped(self) -> int:
+        return sum(judged.verdict != "kept" for judged in self._judged)
+
+    def _nothing_to_learn(self) -> NothingToLearn:
+        return NothingToLearn(
+            f"step {self.curator.state.steps} dropped {self._dropped} groups that can teach "
+            f"nothing, and wants {self.wanted} that can; raise curation.filter.max_refills, choose "
+            "tasks nearer to what the policy can do, or set curation.filter.short: train"
+        )
 
     def _with_loan(self, tree: Tree, loan: Loan | None) -> Tree:
         if loan is None:
@@ -167,6 +205,7 @@ class GatedCuration:
     def _forget(self) -> None:
         flying = {id(task) for task in self.flying()}
         self._trees = {n: tree for n, tree in self._trees.items() if id(tree.task) in flying}
+        self._grown = {n: task for n, task in self._grown.items() if id(task) in flying}
         # A loan in a group that waits for a later batch must still find its trajectory then.
         held = {loan.ref: self.curator.branches[loan.ref] for _, loan in self._loans.values()}
         self.curator.keep_stored({})

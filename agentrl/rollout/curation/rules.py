@@ -29,6 +29,11 @@ class Curation:
     revisit_every: int | None = None
     """Steps after which a task that was not drawn comes first; null lets the sampler decide."""
 
+    @property
+    def does_nothing(self) -> bool:
+        """Return whether a run is the same without it."""
+        return self == Curation()
+
 
 SLOTS: Mapping[str, Mapping[str, Callable[..., Any] | None]] = {
     "sampler": {"stream": None, "uniform": Uniform, "cdas": Cdas, "vade": Vade},
@@ -79,8 +84,10 @@ class Surroundings:
     """Different train tasks; None when it is not known that the stream ends."""
     entropies: bool = False
     """Whether the engine reports the entropy of what it samples."""
-    max_staleness: int | None = None
+    max_age: int | None = None
     """Oldest version difference at which a token still trains; None without a bound."""
+    gated: bool = False
+    """Whether a gate opens the groups and keeps those that wait, as in every run of a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,10 @@ class Conflict:
 
 def _first_round(rules: Curation, around: Surroundings) -> float:
     return around.tasks_per_step * (rules.filter.oversample if rules.filter else 1.0)
+
+
+def _caps_turns(rules: Curation) -> bool:
+    return isinstance(rules.allocation, Dart) and rules.allocation.length_slack is not None
 
 
 CONFLICTS: tuple[Conflict, ...] = (
@@ -144,16 +155,32 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         lambda r, a: (
             r.pool is not None
-            and a.max_staleness is not None
-            and (r.pool.max_age is None or r.pool.max_age > a.max_staleness)
+            and a.max_age is not None
+            and (r.pool.max_age is None or r.pool.max_age > a.max_age)
         ),
-        "curation.pool.max_age lends tokens that scheduler.max_staleness keeps from training; set "
-        "curation.pool.max_age to at most scheduler.max_staleness",
+        "curation.pool.max_age lends tokens that rollout.max_age keeps from training; set "
+        "curation.pool.max_age to at most rollout.max_age",
+    ),
+    Conflict(
+        lambda r, a: r.success_above != 0 and r.pool is None and not _caps_turns(r),
+        "curation.success_above says what a success is to the pool and to DART's turn caps, and "
+        "neither is there; leave it out, or set curation.pool.name: success or "
+        "curation.allocation.name: dart",
     ),
     Conflict(
         lambda r, a: isinstance(r.allocation, Dart) and r.allocation.minimum > a.group_size,
         "curation.allocation.minimum is above rollout.group_size, which is the most a task gets; "
         "lower curation.allocation.minimum",
+    ),
+    Conflict(
+        lambda r, a: (
+            isinstance(r.allocation, Dart)
+            and r.filter is not None
+            and max(r.allocation.minimum, 2) < r.filter.min_valid <= a.group_size
+        ),
+        "curation.filter.min_valid is above what curation.allocation.name: dart leaves of a nearly "
+        "solved task, whose groups would never be kept; lower curation.filter.min_valid, or raise "
+        "curation.allocation.minimum to it",
     ),
     Conflict(
         lambda r, a: (
@@ -178,12 +205,34 @@ CONFLICTS: tuple[Conflict, ...] = (
         "names an engine that does not report it; choose another engine.kind, or set "
         "curation.steps.name: all",
     ),
+    Conflict(
+        lambda r, a: a.gated and r.filter is not None and r.filter.oversample > 1,
+        "curation.filter.oversample asks for more groups than are needed, and in a run "
+        "rollout.over_provision does; leave curation.filter.oversample at 1, and set rollout.mode: "
+        "partial with rollout.over_provision",
+    ),
+    Conflict(
+        lambda r, a: a.gated and r.filter is not None and r.filter.refill != "missing",
+        "curation.filter.refill: batch asks for more groups than are missing, and in a run "
+        "rollout.over_provision does; leave curation.filter.refill at missing, and set "
+        "rollout.mode: partial with rollout.over_provision",
+    ),
+    Conflict(
+        lambda r, a: a.gated and r.filter is not None and r.filter.surplus_age != 1,
+        "curation.filter.surplus_age bounds how long complete groups wait, and in a run "
+        "rollout.max_age and rollout.max_start_lag do; leave curation.filter.surplus_age at 1, and "
+        "set one of those",
+    ),
 )
 """The one list of what cannot be combined. Everything that is not here composes."""
 
 
+def conflicts(rules: Curation, around: Surroundings) -> list[str]:
+    """Return what cannot be combined, in words, each with the keys on both sides."""
+    return [conflict.text for conflict in CONFLICTS if conflict.holds(rules, around)]
+
+
 def check(rules: Curation, around: Surroundings) -> None:
-    """Raise `ConfigError` that names every conflict, each with the keys on both sides."""
-    found = [conflict.text for conflict in CONFLICTS if conflict.holds(rules, around)]
-    if found:
+    """Raise `ConfigError` that names every conflict."""
+    if found := conflicts(rules, around):
         raise ConfigError("; and ".join(found))

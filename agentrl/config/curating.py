@@ -1,0 +1,28 @@
+"""Curation's keys against the others: what they mean to it, and what cannot be combined."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from agentrl.config.schema import plain
+from agentrl.rollout.curation.rules import Surroundings, conflicts, curation_of
+
+if TYPE_CHECKING:
+    from agentrl.config.run import RunConfig
+
+
+def curation_conflicts(config: "RunConfig") -> Iterator[str]:
+    """Yield what curation and the rest of a config cannot do together."""
+    yield from conflicts(curation_of(plain(config.curation)), surroundings(config))
+
+
+def surroundings(config: "RunConfig", *, tasks: int | None = None) -> Surroundings:
+    """Return what a config means for curation; `tasks` are the train tasks, where it is known."""
+    rollout = config.rollout
+    return Surroundings(
+        group_size=rollout.group_size,
+        tasks_per_step=rollout.tasks_per_step,
+        tasks=config.env.task_limit if tasks is None else tasks,
+        entropies=config.engine.kind == "local",
+        max_age=rollout.max_age,
+        gated=True,
+    )
