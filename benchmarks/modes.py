@@ -1,0 +1,88 @@
+"""The quickstart's task in the three modes: from one warm-started policy, with the real engine and
+real sandboxes, to the same number of trained groups. Held-out pass@1, wall time, ages of tokens.
+
+The warm start is done once; each mode then trains in a process of its own, in the order
+sync, partial, async, once per `--rounds`. On one machine the trainer and the engine share the
+cores, so overlapping them gains only what environments and stragglers leave idle.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Benchmark, parser
+
+CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
+TIMEOUT_S = 1800
+MODES = {
+    "sync": {},
+    "partial": {"rollout.over_provision": "1.5"},
+    "async": {"rollout.max_staleness": "1"},
+}
+
+
+def agentrl(command: str, keys: dict[str, str]) -> None:
+    """Run an `agentrl` command on the quickstart's config in a process of its own."""
+    options = [f"{key}={value}" for key, value in keys.items()]
+    line = [sys.executable, "-m", "agentrl.cli", command, str(CONFIG), *options]
+    subprocess.run(line, check=True, timeout=TIMEOUT_S, stderr=subprocess.DEVNULL)
+
+
+def first_policy(folder: Path) -> Path:
+    """Return the Hugging Face folder of the policy that every mode begins with."""
+    agentrl("warmstart", {"run.folder": str(folder), "run.name": "first"})
+    return folder / "first" / "policy"
+
+
+def run(mode: str, policy: Path, folder: Path, *, number: int, steps: int) -> dict[str, Any]:
+    """Train in one mode and return the run's summary with the last step's figures."""
+    name = f"{mode}-{number}"
+    keys = {
+        "run.folder": str(folder),
+        "run.name": name,
+        "run.steps": str(steps),
+        "policy.path": str(policy),
+        "policy.make": "null",
+        "warmstart": "null",
+        "rollout.mode": mode,
+    }
+    agentrl("train", keys | MODES[mode])
+    summary = json.loads((folder / name / "summary.json").read_text())
+    lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+    return summary | {"metrics": [json.loads(line) for line in lines]}
+
+
+def main() -> None:
+    """Train in every mode and state what came out."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--steps", type=int, default=40)
+    chosen = arguments.parse_args()
+    steps = 4 if chosen.quick else chosen.steps
+    benchmark = Benchmark.from_arguments("modes", chosen)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        policy = first_policy(folder)
+        found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+        for number in range(1 if chosen.quick else chosen.rounds):
+            for mode in MODES:
+                found[mode].append(run(mode, policy, folder, number=number, steps=steps))
+    sync_s = statistics.median(summary["seconds"]["train"] for summary in found["sync"])
+    for mode, summaries in found.items():
+        for number, summary in enumerate(summaries):
+            low, high = summary["after"]["ci95"]
+            benchmark.row(f"{mode} {number}: before", summary["before"]["pass@1"], unit="pass@1")
+            benchmark.row(f"{mode} {number}: after", summary["after"]["pass@1"], unit="pass@1")
+            benchmark.row(f"{mode} {number}: after, low end", low, unit="pass@1")
+            benchmark.row(f"{mode} {number}: after, high end", high, unit="pass@1")
+        train_s = statistics.median(summary["seconds"]["train"] for summary in summaries)
+        benchmark.row(f"{mode}: training", train_s, unit="s")
+        benchmark.row(f"{mode}: speed", sync_s / train_s, unit="x", peer="sync")
+    benchmark.finish()
+
+
+if __name__ == "__main__":
+    main()
