@@ -39,6 +39,8 @@ from agentrl.evaluation.heldout import Evaluation
 from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
 from agentrl.progress import Phase, Progress, Quiet
+from agentrl.rollout.curation.curated_step import Curated
+from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.runner import Gate
@@ -145,18 +147,32 @@ async def _train(
             policy = await _first_policy(config, folder, summary, progress)
             trainer = wiring.trainer(config, policy.model)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
+            remembered = checkpoints.restore(trainer)
             record = stack.enter_context(
                 _recording(
                     config,
                     folder,
                     summary,
                     sampler,
-                    checkpoints.restore(trainer),
+                    remembered,
                     step=trainer.version,
                     resume=resume,
                     cut_damaged=cut_damaged,
                 )
             )
+            curation = wiring.curation(
+                config,
+                sampler,
+                lambda: wiring.task_sampler(config, make_env(), list(heldout)),
+                version=trainer.version,
+                saved=remembered.get("curation"),
+            )
+            if curation is not None and curation.curator.lost:
+                summary.put("curation", {"successes_lost": curation.curator.lost})
+                progress.say(
+                    f"the checkpoint names {curation.curator.lost} successes and does not hold "
+                    "them; curation.pool begins empty"
+                )
             async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
@@ -167,6 +183,7 @@ async def _train(
                     on_stuck=progress.say,
                     version=trainer.version,
                     record=record,
+                    curation=curation,
                 )
                 loop = _Loop(
                     schedule=wiring.schedule(config),
@@ -179,6 +196,7 @@ async def _train(
                     trainer=trainer,
                     checkpoints=checkpoints,
                     record=record,
+                    curation=curation,
                     position=sampler.position,
                 )
                 with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
@@ -239,6 +257,7 @@ class _Loop:
     trainer: "Trainer"
     checkpoints: "Checkpoints"
     record: RunStore | None
+    curation: GatedCuration | None
     position: int
     """How many tasks the steps that are done have used."""
 
@@ -262,14 +281,17 @@ class _Loop:
     async def _step(self) -> dict[str, float]:
         began = time.monotonic()
         batch = await self.gate.batch()
-        trees = batch.trees
+        curated = self.curation.batch(batch.trees) if self.curation else Curated(trees=batch.trees)
+        trees = curated.trees
         check_failures(
             [leaf.outcome for tree in trees for leaf in tree.leaves],
             max_failed_fraction=self.schedule.max_failed_fraction,
         )
         self.position = self.sampler.position
         collected = time.monotonic()
-        figures = await self._learn(batch)
+        figures = await self._learn(batch, curated)
+        if self.curation is not None:
+            self.curation.version = self.trainer.version
         await self.gate.load(self.trainer.weights(), self.trainer.version)
         ended = time.monotonic()
         figures |= {
@@ -277,6 +299,7 @@ class _Loop:
             "seconds/learn": ended - collected,
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
             **rollout_figures(trees),
+            **curated.figures,
             **self.gate.figures(),
             **(self.record.figures() if self.record else {}),
         }
@@ -286,11 +309,13 @@ class _Loop:
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
 
-    async def _learn(self, batch: Batch) -> dict[str, float]:
+    async def _learn(self, batch: Batch, curated: Curated) -> dict[str, float]:
         """Train, and record what was trained, also when the run is stopped meanwhile."""
         before = self.trainer.version
         try:
-            return await in_thread_to_the_end(self.trainer.step, batch.trees, batch.trainable)
+            return await in_thread_to_the_end(
+                self.trainer.step, curated.trees, batch.trainable, curated.weights
+            )
         finally:
             if self.record is not None and self.trainer.version > before:
                 numbers = [group.state.number for group in batch.groups]
@@ -299,6 +324,8 @@ class _Loop:
     def _save(self) -> None:
         """Write a checkpoint; what no kept checkpoint needs any more goes."""
         samplers: dict[str, Any] = {"tasks": {"position": self.position}}
+        if self.curation is not None:
+            samplers["curation"] = self.curation.saved
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
         self.checkpoints.save(self.trainer, samplers=samplers)

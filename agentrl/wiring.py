@@ -1,21 +1,27 @@
 """From config sections to the parts of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.run import RunConfig, SandboxSection
 from agentrl.env import Env
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
+from agentrl.rollout.curation.curated_step import Curator
+from agentrl.rollout.curation.curator import CurationState
+from agentrl.rollout.curation.gated import GatedCuration
+from agentrl.rollout.curation.rules import curation_of
+from agentrl.rollout.curation.saved import decode
 from agentrl.rollout.episode import Chat, EpisodeLimits
 from agentrl.rollout.gate.alarm import Alarms
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.repeats import Repeats
 from agentrl.run_folder import RunFolder
 from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
@@ -131,6 +137,7 @@ def rollouts(
         retries=config.rollout.retries,
         fork_s=config.rollout.fork_s,
         stall_s=config.rollout.stall_s,
+        entropies=config.curation.steps.name == "high_entropy",
     )
 
 
@@ -160,6 +167,33 @@ def alarms(config: RunConfig) -> Alarms:
     return Alarms(window=section.window, min_count=section.min_count, thresholds=section.thresholds)
 
 
+def curation(
+    config: RunConfig,
+    stream: TaskSampler,
+    known: Callable[[], TaskSampler],
+    *,
+    version: int,
+    saved: Mapping[str, Any] | None,
+) -> GatedCuration | None:
+    """Return what chooses tasks and groups, or None where nothing is chosen.
+
+    Tasks come from `stream`, or are those of a fresh one, `known`, of which a sampler chooses.
+    `saved` is what `GatedCuration.saved` was at the checkpoint of `version`.
+    """
+    rules = curation_of(config.curation.model_dump())
+    if rules.does_nothing:
+        return None
+    curator = Curator(
+        rules,
+        stream if rules.sampler is None else known(),
+        seed=derive(config.run.seed, "curation"),
+        group_size=config.rollout.group_size,
+        max_turns=config.rollout.max_turns,
+        state=None if saved is None else decode(CurationState, saved),
+    )
+    return GatedCuration(curator=curator, wanted=config.rollout.tasks_per_step, version=version)
+
+
 def gate(
     config: RunConfig,
     rollouts: Rollouts,
@@ -169,33 +203,44 @@ def gate(
     version: int,
     record: RunStore | None = None,
     trees: "GatedTrees | None" = None,
+    curation: GatedCuration | None = None,
 ) -> Gate:
     """Return what makes batches of tasks, for a trainer that is at `version`.
 
     It goes on with the groups of `record`, and tells it what happens. `trees` makes them branch.
+    With `curation` the tasks are those that it chooses.
     """
     per_step = config.rollout.tasks_per_step
-    run_seed = config.run.seed
+    run_seed, repeats = config.run.seed, Repeats()
+    groups = () if record is None else record.groups
+    first_group = version * per_step if curation is None else curation.first_group(version)
     next_group = None if record is None else record.next_group
 
     def seed(number: int, task: Task, sample: int) -> int:
         # Groups are counted over the whole run, so that a resumed one goes on with its seeds.
-        return derive(derive(run_seed, "rollouts", number // per_step), task.id, sample)
+        step = number // per_step
+        again = repeats.of(number, task.id, step=step)
+        return derive(derive(run_seed, "rollouts", step), task.id, sample, *again)
 
+    for group in groups:
+        repeats.of(group.number, group.tree.task.id, step=group.number // per_step)
     made = rollouts.gate(
         gate_policy(config),
-        tasks,
+        tasks if curation is None else curation.tasks,
         sampling=train_sampling(config),
         seed=seed,
         alarms=alarms(config),
         topology=trees or Chains(redundancy=config.rollout.redundancy),
         play=None if trees is None else trees.play,
+        hooks=None if curation is None else curation.hooks,
         on_stuck=on_stuck,
         version=version,
         recorder=None if record is None else record.recorder,
-        first_group=version * per_step if next_group is None else next_group,
+        first_group=first_group if next_group is None else next_group,
     )
-    made.adopt(() if record is None else record.groups)
+    if curation is not None:
+        curation.flying = made.unfinished
+    made.adopt(groups)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import Problem
 from agentrl.config.run import RunConfig
 from agentrl.config.section import peeking
@@ -199,6 +200,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _turn_fits,
     _mode,
     _branching,
+    curation_conflicts,
     _isolated,
     _shown_once,
     _batch_splits,

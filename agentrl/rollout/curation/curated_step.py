@@ -56,11 +56,11 @@ class Curated:
 
     trees: tuple[Tree, ...]
     """In the order their groups were drawn, whatever order they ended in."""
-    weights: tuple[Mapping[int, Mapping[int, float]], ...] | None
+    weights: tuple[Mapping[int, Mapping[int, float]], ...] | None = None
     """Per tree, by sample and turn, what multiplies the loss of its tokens; None is 1 for all."""
-    loans: tuple[Loan, ...]
+    loans: tuple[Loan, ...] = ()
     """Trajectories of the batch that an earlier step made."""
-    figures: Mapping[str, float]
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class Curator:
@@ -87,9 +87,11 @@ class Curator:
         self.group_size = group_size
         self.max_turns = max_turns
         self.source = TaskSource(rules, stream, seed=seed)
-        self.state = state or first_state(rules)
         self.branches = dict(branches or {})
         self.carried = dict(carried or {})
+        self.lost = 0
+        """Stored successes that the saved state names and `branches` does not hold."""
+        self.state = first_state(rules) if state is None else self._without_lost(state)
         if state is not None:
             self.source.restore(state)
 
@@ -105,6 +107,12 @@ class Curator:
             return None
         loan = pool.lend(self.state.pool, group, version=version, success_above=above)
         return loan if loan and loan.ref in self.branches else None
+
+    def _without_lost(self, state: CurationState) -> CurationState:
+        """Return a saved state without the successes nobody holds, which could never be lent."""
+        held = state.pool.holding(self.branches.keys())
+        self.lost = len(state.pool.refs) - len(held.refs)
+        return replace(state, pool=held)
 
     def remember(self, group: GroupResult, tree: Tree, leaves: Iterable[Leaf]) -> None:
         """Store a group's trajectories by name, until `keep_stored` knows which to keep."""

@@ -128,9 +128,12 @@ class TaskSource:
         return self._stream.position if self._rules.sampler is None else 0
 
     def restore(self, state: CurationState) -> None:
-        """Go on from a saved state; called once, before the first `take`."""
+        """Go on from a saved state; called once, before the first `take`.
+
+        A stream that is already where it was then, or further, stays there.
+        """
         if self._rules.sampler is None:
-            self._stream.skip(state.position)
+            self._stream.skip(max(0, state.position - self._stream.position))
         elif gone := sorted(state.drawn.keys() - self._tasks.keys()):
             raise ConfigError(
                 f"the saved run has drawn task {gone[0]!r}, and {len(gone)} of its tasks are no "

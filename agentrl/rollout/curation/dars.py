@@ -40,5 +40,7 @@ def extra(
     goal = base * mass(0.5, normalise_std=normalise_std)
     if form == "hardness":
         goal *= 2 * (1 - rate)
-    wanted = math.ceil((goal - size * each) / each - HAIR)
-    return max(0, min(wanted, limit - base))
+    lacking, room = goal - size * each, limit - base
+    if lacking >= room * each:
+        return max(0, room)
+    return max(0, min(math.ceil(lacking / each - HAIR), room))

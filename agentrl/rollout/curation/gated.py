@@ -7,6 +7,7 @@ open; the allocation says how large each is, and a second phase lets its group g
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agentrl.rollout.curation.collection import Collection, Judged
 from agentrl.rollout.curation.curated_step import Curated, Curator
@@ -16,6 +17,7 @@ from agentrl.rollout.curation.figures import StepAccount, figures
 from agentrl.rollout.curation.graft import with_branch
 from agentrl.rollout.curation.outcomes import GroupResult, result_of
 from agentrl.rollout.curation.rules import Surroundings, check
+from agentrl.rollout.curation.saved import encode
 from agentrl.rollout.curation.steps import turn_weights
 from agentrl.rollout.curation.success_pool import Loan, with_loan
 from agentrl.scheduler import Attempt, GroupState, Hooks, Order
@@ -59,9 +61,13 @@ class GatedCuration:
         check(self.curator.rules, around)
 
     @property
-    def position(self) -> int:
-        """Return how many tasks the stream has handed out."""
-        return self.curator.source.position
+    def saved(self) -> dict[str, Any]:
+        """Return the state after the latest batch as JSON, for `saved.decode`."""
+        return encode(self.curator.state)
+
+    def first_group(self, version: int) -> int:
+        """Return the number of the first group to begin, for a trainer at `version`."""
+        return max(self.curator.state.groups, version * self.wanted)
 
     def tasks(self, count: int) -> list[Order]:
         """Return the next orders; with a sampler, of no task that is in flight, and new ones first.

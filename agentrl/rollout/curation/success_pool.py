@@ -3,7 +3,7 @@
 The state holds names and versions, no tokens: whoever owns the trees keeps those it names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agentrl.rollout.curation.outcomes import GroupResult, Result, in_order
@@ -37,6 +37,14 @@ class PoolState:
     def refs(self) -> frozenset[str]:
         """Return the trajectories whose tokens must be kept."""
         return frozenset(s.ref for held in self.successes.values() for s in held)
+
+    def holding(self, refs: Collection[str]) -> "PoolState":
+        """Return the pool of those of its trajectories that `refs` names."""
+        kept = {
+            task: tuple(success for success in held if success.ref in refs)
+            for task, held in self.successes.items()
+        }
+        return PoolState(successes={task: held for task, held in kept.items() if held})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
