@@ -236,11 +236,10 @@ def _recording(
     with nullcontext() if record is None else record:
         later = record and record.restore(remembered, step=step, branches=False)
         sampler.skip(position if later is None else later)
-        try:
-            yield record
-        finally:
-            if record is not None:
-                summary.put("resumed", record.summary(summary.get("resumed")))
+        if record is not None:
+            record.before = summary.get("resumed") or {}
+            summary.put("resumed", record.summary)
+        yield record
 
 
 @dataclass(slots=True, kw_only=True)
@@ -331,6 +330,7 @@ class _Loop:
         self.checkpoints.save(self.trainer, samplers=samplers)
         if self.record is not None:
             self.record.prune(self.checkpoints.oldest())
+            self.summary.put("resumed", self.record.summary)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):

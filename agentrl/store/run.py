@@ -27,6 +27,8 @@ class RunStore:
     torn_bytes: int = 0
     next_group: int | None = None
     """Number of the first group to open; None where nothing is restored."""
+    before: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The `summary` of the process before this one."""
     _rerun: int = field(default=0)
     """Trajectories that begin again because they belong to a tree that has branched."""
 
@@ -87,15 +89,15 @@ class RunStore:
         """Return how many restored trajectories were begun again."""
         return self._rerun + len(self.recorder.reruns)
 
-    def summary(self, before: Mapping[str, int] | None) -> dict[str, int]:
-        """Return the same over all the times the run was started, given what it was before."""
-        known = before or {}
+    @property
+    def summary(self) -> dict[str, int]:
+        """Return the same over all the times the run was started."""
         now = {
             "restored_turns": self.turns,
             "rerun_trajectories": self.reruns,
             "torn_bytes": self.torn_bytes,
         }
-        return {name: known.get(name, 0) + value for name, value in now.items()}
+        return {name: self.before.get(name, 0) + value for name, value in now.items()}
 
     def __enter__(self) -> Self:
         return self
