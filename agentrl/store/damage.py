@@ -18,6 +18,6 @@ def damaged_segment(file: Path, offset: int, what: str) -> DamagedStore:
     return DamagedStore(
         f"{file} is damaged at byte {offset}: {what}. Bring the file back from a copy, or go on "
         "from what lies before it with agentrl train --resume --cut-damaged: that moves the log "
-        "from here on aside, and a checkpoint that builds on the part moved is refused, so remove it "
+        "from here on aside, and a checkpoint that builds on that part is refused, so remove it "
         "to resume from the one before"
     )
