@@ -205,3 +205,21 @@ async def test_a_copy_that_dies_while_its_original_lives_is_named_rightly(
     assert (result.status, "exit status 3" in (result.error or "")) == ("crash", True), result
     assert (await session.exec("1 + 1")).value == "2"
     await pool.close()
+
+
+@pytest.mark.bubblewrap
+async def test_copies_that_are_cancelled_cost_later_ones_nothing() -> None:
+    """A copy that is killed while it asks for its namespaces leaves others their right to ask."""
+    pool = open_pool(SandboxSettings())
+    session = await pool.open()
+    await session.exec("x = 1")
+    for number in range(40):
+        task = asyncio.create_task(session.fork())
+        await asyncio.sleep(number * 0.0002)
+        task.cancel()
+        for copy in await asyncio.gather(task, return_exceptions=True):
+            if not isinstance(copy, BaseException):
+                await copy.close()
+    copy = await session.fork()
+    assert (await copy.exec("x")).value == "1"
+    await pool.close()

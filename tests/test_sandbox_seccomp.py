@@ -339,16 +339,22 @@ assert os.waitpid(asking, 0)[1] == 0
 """
 
 KILLED = """
-import os, signal, socket
+import os, signal, socket, time
 from agentrl_sandbox.inside import kernel, notify, seccomp
 
 ours, theirs = socket.socketpair()
+other_lives, let_it_end = os.pipe()
 asking = os.fork()
 if asking == 0:
     kernel.forbid_new_privileges()
     fd = kernel.install_filter_with_listener(seccomp.build(notify_unshare=True))
     socket.send_fds(theirs, [b"!"], [fd])
     os.close(fd)
+    if os.fork() == 0:  # another one under the same filter
+        os.close(let_it_end)
+        theirs.close()
+        os.read(other_lives, 1)
+        os._exit(0)
     theirs.recv(1)
     kernel.unshare(0)
     os._exit(1)
@@ -367,6 +373,11 @@ if asked is not None:
     assert not listener.waits(asked)
     assert not listener.allow(asked)
 assert listener.next() is None
+assert not listener.abandoned()  # the other one may still ask
+os.close(let_it_end)
+deadline_s = time.monotonic() + 10
+while not listener.abandoned():
+    assert time.monotonic() < deadline_s
 print("gone")
 """
 

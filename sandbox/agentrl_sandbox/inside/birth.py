@@ -160,9 +160,10 @@ class Listeners:
 
     def _decide(self, listener: Listener, _: int) -> None:
         asked = listener.next()
-        if asked is None:  # readable, and nobody waits: everybody behind it is gone
-            self._selector.unregister(listener)
-            listener.close()
+        if asked is None:  # who asked was killed, or everybody is gone
+            if listener.abandoned():
+                self._selector.unregister(listener)
+                listener.close()
             return
         if any(birth.may_unshare(asked) for birth in self._births()):
             listener.allow(asked)

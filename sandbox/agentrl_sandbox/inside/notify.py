@@ -82,6 +82,10 @@ class Listener:
             return Asked(id_, pid, number, (args[0], args[1], args[2], args[3], args[4], args[5]))
         return None
 
+    def abandoned(self) -> bool:
+        """Say whether nobody is left who could ask."""
+        return any(events & select.POLLHUP for _, events in self._poll.poll(0))
+
     def waits(self, asked: Asked) -> bool:
         """Say whether the caller still waits, and `asked.pid` therefore still names it."""
         try:
