@@ -386,8 +386,8 @@ class Slow(Counting):
         return await super().fork()
 
     async def close(self) -> None:
-        await asyncio.sleep(self.random.choice((0.0, 1.0)))
         await super().close()
+        await asyncio.sleep(self.random.choice((0.0, 1.0)))
 
 
 TOPOLOGIES: dict[str, Callable[[int], AnyTopology]] = {

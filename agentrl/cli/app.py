@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli import (
+    branches,
     check_env,
     check_template,
     config,
@@ -45,6 +46,7 @@ app.command("check-template")(check_template.check_template)
 app.command("doctor")(doctor.doctor)
 app.command("gc")(gc.gc)
 app.command("simulate")(simulate.simulate)
+app.command("branches")(branches.branches)
 app.add_typer(config.app, name="config")
 app.add_typer(trace.app, name="trace")
 

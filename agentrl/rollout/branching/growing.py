@@ -6,6 +6,7 @@ cannot be made costs the branch and nothing else: it is recorded, and its place 
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -115,14 +116,21 @@ class Growing(Generic[S]):
         """Ask the topology, and make the copies it wants while the world stands still."""
         self.state, decision = self.topology.at_boundary(self.state, boundary)
         self._note(boundary, decision)
-        for child in decision.children:
-            source, late = World(place, env), self.replays_late
-            world = await self._copied(child.origin, child.path, source, later=late)
-            if world is None:
+        left = deque(decision.children)
+        try:
+            while left:
+                source, late = World(place, env), self.replays_late
+                world = await self._copied(left[0].origin, left[0].path, source, later=late)
+                child = left.popleft()
+                if world is None:
+                    begin(self.fork_failed(child))
+                else:
+                    self._waiting[child.path] = world
+                    begin([child])
+        finally:
+            # Whoever stops the parent meanwhile must not take these places with it.
+            for child in left:
                 begin(self.fork_failed(child))
-            else:
-                self._waiting[child.path] = world
-                begin([child])
         origin = Origin(path=boundary.path, turn=boundary.turn)
         # A root that failed and was begun again passes places that are held already.
         if decision.keep and origin not in self._held:

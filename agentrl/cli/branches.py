@@ -1,0 +1,58 @@
+"""`agentrl branches`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import out, show_table
+
+
+def branches(
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A run's folder.")],
+    *,
+    task: Annotated[str | None, typer.Option(help="Of this task alone.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Of this step alone.")] = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Say of every place why it did or did not branch.")
+    ] = False,
+) -> None:
+    """Say where a run's trajectories branched, and why."""
+    from agentrl.errors import ConfigError
+    from agentrl.rollout.branching.decision import explain, name_of
+    from agentrl.rollout.branching.log import LoggedDecision, read_log
+
+    groups: dict[tuple[int, int, str], Counter[str]] = {}
+    for one in read_log(run):
+        name = one.decision.task_id if isinstance(one, LoggedDecision) else one.task
+        if task not in (None, name) or step not in (None, one.step):
+            continue
+        counts = groups.setdefault((one.step, one.group, name), Counter())
+        where = f"step {one.step}, group {one.group}, task {name}"
+        if isinstance(one, LoggedDecision):
+            counts[one.decision.reason] += 1
+            counts["branches"] += len(one.decision.children)
+            if why:
+                out.print(f"{where}, {explain(one.decision)}", markup=False, highlight=False)
+            continue
+        for copied in one.copies:
+            counts["failed copies"] += bool(copied.error)
+            if why and copied.error:
+                place = f"trajectory {name_of(copied.origin.path)}, turn {copied.origin.turn}"
+                text = f"{where}, {place}: no copy of its world: {copied.error}"
+                out.print(text, markup=False, highlight=False)
+    if not groups:
+        raise ConfigError(f"{run} has no group of that task or step; leave --task and --step out")
+    if not why:
+        _show(groups)
+
+
+def _show(groups: dict[tuple[int, int, str], Counter[str]]) -> None:
+    reasons = sorted({name for counts in groups.values() for name in counts} - {"branched"})
+    headings = ("task", "step", "group", *reasons)
+    rows = [
+        (name, str(step), str(group), *(str(counts[reason]) for reason in reasons))
+        for (step, group, name), counts in sorted(groups.items())
+    ]
+    show_table(headings, rows)
