@@ -232,9 +232,10 @@ def _recording(
     The store knows better than the checkpoint of `step`, which `remembered` this.
     """
     position = int(remembered.get("tasks", {}).get("position", 0))
+    branches = config.rollout.branching.topology != "none"
     record = wiring.run_store(config, folder, sampler, resume=resume, cut_damaged=cut_damaged)
     with nullcontext() if record is None else record:
-        later = record and record.restore(remembered, step=step, branches=False)
+        later = record and record.restore(remembered, step=step, branches=branches)
         sampler.skip(position if later is None else later)
         if record is not None:
             record.before = summary.get("resumed") or {}

@@ -43,7 +43,8 @@ env:
     partial_credit: false
 policy:
   make: {{hidden_size: 48, layers: 2, heads: 2, kv_heads: 2, head_dim: 24, intermediate_size: 96}}
-warmstart: {{steps: 120, batch_size: 16, demonstrations: 60, learning_rate: 8.0e-3}}
+warmstart:
+  {{steps: 120, batch_size: 16, demonstrations: 60, learning_rate: 8.0e-3, warmup_steps: 10}}
 engine: {{slots: 8, context_tokens: 192}}
 sampling: {{max_turn_tokens: 40}}
 rollout: {{tasks_per_step: 2, group_size: 3, concurrency: 6, max_turns: 3}}
@@ -148,7 +149,11 @@ class Running:
 
     def await_checkpoint(self) -> None:
         """Return while a checkpoint is being written."""
-        self.until(lambda: any(self.folder.glob("checkpoints/.step-*.partial")))
+        self.until(lambda: self.is_saving)
+
+    @property
+    def is_saving(self) -> bool:
+        return any(self.folder.glob("checkpoints/.step-*.partial"))
 
     def until(self, happened: Any) -> None:
         ends = time.monotonic() + START_S
@@ -191,7 +196,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Runs]
             )
         )
         text = [line for line in config.read_text().splitlines() if not line.startswith("unused")]
-        text = [line for line in text if not line.startswith("warmstart")]
+        text = [line for line in text if not line.startswith(("warmstart", "  {steps"))]
         config.write_text("\n".join(text))
         yield found
     finally:
@@ -293,11 +298,14 @@ def strike(running: Running, kind: str, draw: random.Random) -> None:
         time.sleep(draw.choice([0, 0.005, 0.02]))
     else:
         # Not while it starts: a sandbox that cannot be built ends a run.
-        running.await_growth(8_000)
         running.until(running.supervisors)
+        running.await_checkpoint()
+        running.until(lambda: not running.is_saving)
         for pid in running.supervisors():
             os.kill(pid, signal.SIGKILL)
-        # It goes on: the next checkpoint is written.
+        # It goes on: another checkpoint is written.
+        running.await_checkpoint()
+        running.until(lambda: not running.is_saving)
         running.await_checkpoint()
     running.kill()
 
