@@ -176,6 +176,13 @@ async def _train(
             async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
+                trees = branching.trees(
+                    config,
+                    rollouts,
+                    folder=folder.path,
+                    vocabulary=policy.model.config.vocab_size,
+                    version=trainer.version,
+                )
                 gate = wiring.gate(
                     config,
                     rollouts,
@@ -184,6 +191,7 @@ async def _train(
                     version=trainer.version,
                     record=record,
                     curation=curation,
+                    trees=trees,
                 )
                 loop = _Loop(
                     schedule=wiring.schedule(config),

@@ -480,6 +480,7 @@ def test_signals_are_measured_behind_the_gate_too() -> None:
             await gate.batch()
         (shaped,) = rig.over
         probes = [decision.boundary.probe for decision in shaped.decisions]
-        assert all(probe is not None and probe.tokens <= SIGNAL.tokens for probe in probes)
+        assert {probe.tokens for probe in probes if probe} == {SIGNAL.tokens}
+        assert sum(decision.boundary.turn == 0 for decision in shaped.decisions) == 2
 
     run(main())
