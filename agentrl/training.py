@@ -51,6 +51,8 @@ from agentrl.sampler import TaskSampler
 from agentrl.sandbox import using_sandbox
 from agentrl.scheduler import Schedule, check_failures
 from agentrl.scope import run_scope
+from agentrl.simulate.trace import FILE as TRACE_FILE
+from agentrl.simulate.trace import append_costs
 from agentrl.store.run import RunStore
 from agentrl.summary import Summary
 from agentrl.task import Task
@@ -200,6 +202,7 @@ async def _train(
                     summary=summary,
                     sampler=sampler,
                     rollouts=rollouts,
+                    trace=folder.path / TRACE_FILE,
                     gate=gate,
                     trainer=trainer,
                     checkpoints=checkpoints,
@@ -261,6 +264,8 @@ class _Loop:
     summary: Summary
     sampler: TaskSampler
     rollouts: Rollouts
+    trace: Path
+    """What every trajectory cost, for `agentrl simulate`."""
     gate: Gate
     trainer: "Trainer"
     checkpoints: "Checkpoints"
@@ -296,6 +301,7 @@ class _Loop:
             max_failed_fraction=self.schedule.max_failed_fraction,
         )
         self.position = self.sampler.position
+        append_costs(self.trace, trees)
         collected = time.monotonic()
         figures = await self._learn(batch, curated)
         if self.curation is not None:
