@@ -18,7 +18,7 @@ from agentrl.rollout.curation.graft import with_branch
 from agentrl.rollout.curation.outcomes import GroupResult, result_of
 from agentrl.rollout.curation.rules import Surroundings, check
 from agentrl.rollout.curation.saved import encode
-from agentrl.rollout.curation.steps import turn_weights
+from agentrl.rollout.curation.steps import kept_share, turn_weights
 from agentrl.rollout.curation.success_pool import Loan, with_loan
 from agentrl.scheduler import Attempt, GroupState, Hooks, Order
 from agentrl.task import Task
@@ -128,12 +128,16 @@ class GatedCuration:
         lent = tuple(self._with_loan(tree, loan) for tree, loan in held)
         self._rounds, self._judged, self._new_loans, self._drawn = 0, [], [], set()
         self._forget()
-        rule = curator.rules.steps
+        found = {**figures(account), "curation/short": float(self.wanted - len(trees))}
+        weights = None
+        if (rule := curator.rules.steps) is not None:
+            weights = tuple(turn_weights(tree, rule) for tree in lent)
+            found["curation/steps_kept"] = kept_share(weights)
         return Curated(
             trees=lent,
-            weights=tuple(turn_weights(tree, rule) for tree in lent) if rule else None,
+            weights=weights,
             loans=tuple(loan for _, loan in held if loan),
-            figures={**figures(account), "curation/short": float(self.wanted - len(trees))},
+            figures=found,
         )
 
     def _take(self, count: int, taken: set[str]) -> list[Task]:

@@ -112,6 +112,12 @@ def turn_weights(tree: Tree, rule: HighEntropySteps) -> dict[int, dict[int, floa
     }
 
 
+def kept_share(weights: Sequence[Mapping[int, Mapping[int, float]]]) -> float:
+    """Return the share of turns, over all trajectories, that train; 1 without any turn."""
+    found = [weight for tree in weights for turns in tree.values() for weight in turns.values()]
+    return sum(weight > 0 for weight in found) / len(found) if found else 1.0
+
+
 def token_weights(
     mask: Sequence[bool], turns: Sequence[int], weights: Mapping[int, float]
 ) -> NDArray[float64]:
