@@ -10,7 +10,8 @@
     what the trainer gets                   batch.py
     how long anything may take              deadline.py
     coroutines, deadlines, the engine       runner.py, with one seat.py per trajectory
-    what is stuck, and for how long         watchdog.py
+    what is stuck, and for how long         watchdog.py, running.py
+    what a durable record hears             keeping.py
     which failures are too many             alarm.py
     how far a trajectory goes per step      segments.py
     which of several engines                routing.py

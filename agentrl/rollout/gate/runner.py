@@ -17,21 +17,20 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from agentrl.errors import EngineError, EnvError, RolloutError
 from agentrl.policy import Completion, PolicyEngine
 from agentrl.rollout.gate.alarm import Alarms, OutcomeRates
 from agentrl.rollout.gate.batch import Batch
-from agentrl.rollout.gate.deadline import Deadline, GateDeadlines, Stalled
+from agentrl.rollout.gate.deadline import Deadline, GateDeadlines
 from agentrl.rollout.gate.keeping import Keeping
 from agentrl.rollout.gate.ledger import Ledger, Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.redundancy import LengthBias
+from agentrl.rollout.gate.running import Running, check_moving, end_overdue
 from agentrl.rollout.gate.seat import Seat
-from agentrl.rollout.gate.watchdog import Activity, name_all, overdue
+from agentrl.rollout.gate.watchdog import Activity, name_all
 from agentrl.rollout.recorder import KeptGroup, Leaving, Recorder
 from agentrl.scheduler import Chains, Hooks, Order, OutOfTasks, Topology
 from agentrl.task import Task
@@ -39,17 +38,6 @@ from agentrl.trajectory import Failed, Leaf, Tree
 
 Play = Callable[[Seat], Awaitable[Leaf]]
 """Plays one trajectory on its seat and returns its leaf, which is not on the tree yet."""
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A trajectory's coroutine, and why it was told to end, if it was."""
-
-    seat: Seat
-    task: "asyncio.Task[Leaf]"
-    ends_as: Failed | None = None
-    restarts: bool = False
-    told_s: float = 0.0
 
 
 class Gate:
@@ -93,7 +81,7 @@ class Gate:
         self._bias = LengthBias()
         self._trees: dict[int, Tree] = {}
         self._requeued: deque[tuple[Order, int]] = deque()
-        self._running: dict[Member, _Running] = {}
+        self._running: dict[Member, Running] = {}
         self._ending: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -176,16 +164,7 @@ class Gate:
 
     def activities(self) -> list[Activity]:
         """Return what every live trajectory is doing."""
-        return [
-            Activity(
-                task=run.seat.tree.task.id,
-                group=member.group,
-                sample=member.sample,
-                phase=run.seat.phase,
-                since_s=run.seat.since_s,
-            )
-            for member, run in self._running.items()
-        ]
+        return [run.activity for run in self._running.values()]
 
     def figures(self) -> dict[str, float]:
         """Return what the gate has done so far, for the metrics."""
@@ -352,7 +331,7 @@ class Gate:
             return await play(seat)
 
         task = asyncio.create_task(run())
-        self._running[member] = _Running(seat, task)
+        self._running[member] = Running(seat, task)
         task.add_done_callback(lambda _: self._ended(member))
         return seat
 
@@ -368,7 +347,7 @@ class Gate:
         except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
             self._fail(error)
 
-    def _follow(self, member: Member, run: _Running) -> None:
+    def _follow(self, member: Member, run: Running) -> None:
         leaf = self._leaf(member, run)
         if leaf is None:
             return
@@ -391,7 +370,7 @@ class Gate:
         if end.group != "open":
             self._complete(member.group, trains=end.group == "ready")
 
-    def _leaf(self, member: Member, run: _Running) -> Leaf | None:
+    def _leaf(self, member: Member, run: Running) -> Leaf | None:
         """Return how a trajectory ended; None when it has been begun again or is not needed."""
         if member.phase == "stopped":
             return None
@@ -463,7 +442,7 @@ class Gate:
     def _restart(self, member: Member) -> None:
         if (run := self._running.get(member)) is not None:
             run.restarts = True
-            self._cancel(run)
+            run.cancel(self._now())
 
     def _stop(self, member: Member) -> None:
         """End a trajectory nobody needs; it closes its environment in its own time."""
@@ -477,10 +456,6 @@ class Gate:
         self._ending.discard(task)
         # Nobody needs what it was, and an error nobody asks for would be printed.
         _ = not task.done() or task.cancelled() or task.exception()
-
-    def _cancel(self, run: _Running) -> None:
-        run.told_s = self._now()
-        run.task.cancel()
 
     def _note_change(self) -> None:
         asyncio.get_running_loop().call_soon(self._pump_safely)
@@ -505,42 +480,16 @@ class Gate:
             await asyncio.sleep(self._deadlines.watch_every_s)
             now_s = self._now()
             try:
-                self._end_overdue(now_s)
-                self._check_moving(now_s)
+                running = self._running.values()
+                self._counts["stuck"] += end_overdue(
+                    running, now_s=now_s, deadlines=self._deadlines, on_stuck=self._on_stuck
+                )
+                if self._ledger.state.waiting:
+                    check_moving(
+                        running, now_s=now_s, moved_s=self._moved_s, deadlines=self._deadlines
+                    )
             except Exception as error:  # noqa: BLE001 - in a task; `batch` raises it
                 self._fail(error)
-
-    def _end_overdue(self, now_s: float) -> None:
-        late = overdue(
-            self.activities(),
-            now_s=now_s,
-            deadlines_s=self._deadlines.phases,
-            grace_s=self._deadlines.grace_s,
-        )
-        for activity in late:
-            text = activity.describe(now_s)
-            group = self._ledger.group(activity.group)
-            assert group is not None
-            run = self._running[group.members[activity.sample]]
-            if run.ends_as is None:
-                self._counts["stuck"] += 1
-                self._on_stuck(text)
-                kind: type[RolloutError] = EngineError if activity.phase == "generate" else EnvError
-                run.ends_as = Failed(kind.kind, f"stuck: {text}")
-                self._cancel(run)
-            elif now_s - run.told_s > self._deadlines.grace_s:
-                raise Stalled(
-                    f"{text}, and it does not end although it was cancelled; its environment "
-                    "swallows cancellation: let asyncio.CancelledError rise there"
-                )
-
-    def _check_moving(self, now_s: float) -> None:
-        if self._ledger.state.waiting and now_s - self._moved_s > self._deadlines.stall_s:
-            raise Stalled(
-                f"nothing has moved for {now_s - self._moved_s:.0f} s, and rollout.stall_s allows "
-                f"{self._deadlines.stall_s:.0f} s; waited for: "
-                + name_all(self.activities(), now_s=now_s)
-            )
 
 
 def _failed(member: Member, outcome: Failed) -> Leaf:
