@@ -147,6 +147,20 @@ class Running:
         """Return when the log is longer than so many bytes."""
         self.until(lambda: self.log_bytes > beyond)
 
+    def await_tool(self) -> None:
+        """Return when a tool has answered, so that there is a sandbox that works."""
+        at = Seen.of(self.folder).events[-1][0]
+
+        def used() -> bool:
+            time.sleep(0.02)
+            with StoreReader(self.folder / "store") as reader:
+                return any(
+                    isinstance(event, Grown) and event.exchange and event.exchange.tool_calls
+                    for _, event in reader.events(after=at)
+                )
+
+        self.until(used)
+
     def await_checkpoint(self) -> None:
         """Return while a checkpoint is being written."""
         self.until(lambda: self.is_saving)
@@ -298,9 +312,7 @@ def strike(running: Running, kind: str, draw: random.Random) -> None:
         time.sleep(draw.choice([0, 0.005, 0.02]))
     else:
         # Not while it starts: a sandbox that cannot be built ends a run.
-        running.until(running.supervisors)
-        running.await_checkpoint()
-        running.until(lambda: not running.is_saving)
+        running.await_tool()
         for pid in running.supervisors():
             os.kill(pid, signal.SIGKILL)
         # It goes on: another checkpoint is written.

@@ -1,0 +1,313 @@
+"""A gate that records, stopped at any moment, and another one that goes on from the records.
+
+Virtual time; the real gate, episodes and store. Closing a gate records nothing, so for the store it
+is what a `kill -9` is.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentrl.env import Action, Observation, Step
+from agentrl.policy import Sampling
+from agentrl.rollout.gate.policy import GatePolicy, Mode
+from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.pool import Rollouts
+from agentrl.simulate.clock import run_virtual
+from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
+from agentrl.simulate.study import LIMITS
+from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
+from agentrl.simulate.world import FillerChat, SimulatedEnv, World
+from agentrl.store.event import Abandoned, Grown
+from agentrl.store.reader import StoreReader
+from agentrl.store.run import RunStore
+from agentrl.store.store import StoreSettings
+from agentrl.trajectory import Tree
+
+R = TypeVar("R")
+QUICK = EngineSpeed(
+    slots=64, step_s=1.0, slot_s=0.0, pause_s=0.0, load_s=0.0, prefill_tokens_per_step=10**9
+)
+
+
+def turns(*tokens: int, step_s: float = 0.0) -> TrajectoryCost:
+    return TrajectoryCost(
+        prompt_tokens=1,
+        turns=tuple(TurnCost(tokens=n, step_s=step_s, reply_tokens=1) for n in tokens),
+    )
+
+
+class Process:
+    """One process of a run: everything in it is gone when it ends, but for the folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        costs: list[TrajectoryCost],
+        policy: GatePolicy,
+        *,
+        checkpoint: dict[str, Any] | None = None,
+        version: int = 0,
+        branches: bool = False,
+    ) -> None:
+        world = World(Trace(name="rig", trajectories=tuple(costs)), hang_fraction=0.0)
+        self.tasks = list(islice(world.tasks(), 200))
+        self.taken = 0
+        self.resets = 0
+        self.world = world
+        self.engine = SimulatedEngine(QUICK, tokens_left=world.tokens_left, version=version)
+        self.policy = policy
+        resume = (folder / "store").exists()
+        self.record = RunStore.open(
+            folder / "store", StoreSettings(), seed=0, position=lambda: self.taken, resume=resume
+        )
+        position = self.record.restore(checkpoint or {}, step=version, branches=branches)
+        self.taken = position or 0
+        self.version = version
+
+    def make_env(self) -> SimulatedEnv:
+        self.resets += 1
+        return self.world.make_env()
+
+    def take(self, count: int) -> list[Any]:
+        found = [self.tasks[self.taken + i] for i in range(count)]
+        self.taken += count
+        return found
+
+    def gate(self) -> Gate:
+        rollouts = Rollouts(
+            make_env=self.make_env,
+            engine=self.engine,
+            chat=FillerChat(self.world),
+            limits=LIMITS,
+            concurrency=self.policy.concurrency,
+        )
+        size = self.policy.group_size
+        gate = rollouts.gate(
+            self.policy,
+            self.take,
+            sampling=Sampling(),
+            seed=lambda number, task, sample: number * size + sample,
+            version=self.version,
+            recorder=self.record.recorder,
+            first_group=self.record.next_group or 0,
+        )
+        gate.adopt(self.record.groups)
+        return gate
+
+    async def step(self, gate: Gate) -> list[Tree]:
+        batch = await gate.batch()
+        self.version += 1
+        numbers = [group.state.number for group in batch.groups]
+        self.record.recorder.trained(numbers, step=self.version)
+        await gate.load(None, self.version)
+        return list(batch.trees)
+
+    async def steps_for(self, seconds: float) -> None:
+        """Work for so long, and die."""
+
+        async def work() -> None:
+            async with self.gate() as gate:
+                while True:
+                    await self.step(gate)
+
+        with self.record:
+            task = asyncio.create_task(work())
+            await asyncio.wait([task], timeout=seconds)
+            if not task.done():
+                task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+
+
+def run(main: Coroutine[Any, Any, R]) -> R:
+    return run_virtual(main)
+
+
+ONE = GatePolicy(mode="partial", groups_per_step=1, group_size=1)
+
+
+def test_a_turn_goes_on_from_its_last_token(tmp_path: Path) -> None:
+    """A turn of 9 tokens, stopped after 3 by a new version, killed, and sampled on from there."""
+    policy = replace(ONE, groups_per_step=1, over_provision=2.0)
+
+    async def first() -> None:
+        process = Process(tmp_path, [turns(3), turns(2, 9), turns(50)], policy)
+        with process.record:
+            async with process.gate() as gate:
+                await process.step(gate)
+
+    async def second() -> list[Tree]:
+        process = Process(tmp_path, [turns(3), turns(2, 9), turns(50)], policy)
+        assert [group.number for group in process.record.groups] == [0, 1]
+        assert process.record.turns == 1
+        (_, kept) = process.record.groups
+        (member,) = kept.members
+        assert member.stand is not None
+        assert len(member.stand.begun) == 1
+        with process.record:
+            async with process.gate() as gate:
+                return [*await process.step(gate), *await process.step(gate)]
+
+    run(first())
+    done, long = run(second())
+    (short,) = done.trajectories()
+    (trajectory,) = long.trajectories()
+    assert sum(short.mask) == 3
+    assert sum(trajectory.mask) == 2 + 9
+    assert trajectory.outcome.reward == 1.0  # pyright: ignore[reportAttributeAccessIssue]
+    with StoreReader(tmp_path / "store") as reader:
+        assert not any(isinstance(event, Abandoned) for _, event in reader.events())
+
+
+class Moody(SimulatedEnv):
+    """Says something else each time it is asked."""
+
+    asked = 0
+
+    async def step(self, action: Action) -> Step:
+        observation, reward, terminated, truncated, info = await super().step(action)
+        Moody.asked += 1
+        message = replace(observation.messages[-1], content=f"x{Moody.asked}")
+        return Observation((message,)), reward, terminated, truncated, info
+
+
+def test_a_world_that_does_not_come_back_is_played_again_and_counted(tmp_path: Path) -> None:
+    costs = [turns(2, 2, 30)]
+
+    class Unsteady(Process):
+        def make_env(self) -> SimulatedEnv:
+            self.resets += 1
+            return Moody(self.world, breaks_at=None, hangs=False)
+
+    async def first() -> None:
+        await Unsteady(tmp_path, costs, ONE).steps_for(10)
+
+    async def second() -> RunStore:
+        process = Unsteady(tmp_path, costs, ONE)
+        assert process.record.turns == 2
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+                (trajectory,) = tree.trajectories()
+                assert sum(trajectory.mask) == 34
+        assert process.resets == 2, "one to replay, one to begin again"
+        return process.record
+
+    run(first())
+    record = run(second())
+    assert record.summary == {"restored_turns": 2, "rerun_trajectories": 1, "torn_bytes": 0}
+    with StoreReader(tmp_path / "store") as reader:
+        gone = [event for _, event in reader.events() if isinstance(event, Abandoned)]
+    assert [(event.reason, event.turns) for event in gone] == [("rerun", 2)]
+
+
+def test_groups_wait_for_the_version_they_came_from(tmp_path: Path) -> None:
+    """What is trained after the checkpoint trains again, in order, each at its version."""
+    policy = GatePolicy(mode="sync", groups_per_step=2, group_size=2)
+    costs = [turns(2), turns(3), turns(4)]
+
+    async def first() -> None:
+        process = Process(tmp_path, costs, policy)
+        with process.record:
+            async with process.gate() as gate:
+                for _ in range(3):
+                    await process.step(gate)
+
+    async def second() -> None:
+        process = Process(tmp_path, costs, policy)
+        with process.record:
+            async with process.gate() as gate:
+                for version in range(4):
+                    trees = await process.step(gate)
+                    sampled = {v for t in trees for n in t.nodes for v in n.versions}
+                    assert sampled == {version}
+                    assert process.resets == (0 if version < 3 else 4)
+            trained = process.record.store.counts()["groups/trained"]
+            assert trained == 8
+
+    run(first())
+    run(second())
+
+
+def test_a_tree_that_branches_begins_again_as_a_whole(tmp_path: Path) -> None:
+    costs = [turns(2, 9)]
+
+    async def first() -> None:
+        await Process(tmp_path, costs, ONE).steps_for(5)
+
+    async def second() -> None:
+        process = Process(tmp_path, costs, ONE, branches=True)
+        assert [group.number for group in process.record.groups] == [1]
+        assert process.record.reruns == 1
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+        assert sum(tree.trajectories()[0].mask) == 11
+        assert process.taken == 1, "no task is skipped and none is taken twice"
+
+    run(first())
+    run(second())
+
+
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    mode=st.sampled_from(["sync", "partial", "async"]),
+    lives=st.lists(st.floats(0.5, 60), min_size=1, max_size=5),
+    size=st.integers(1, 3),
+    lag=st.sampled_from([None, 1]),
+)
+def test_whenever_it_is_killed_every_turn_counts_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    mode: Mode,
+    lives: list[float],
+    size: int,
+    lag: int | None,
+) -> None:
+    folder = tmp_path_factory.mktemp("killed")
+    policy = GatePolicy(
+        mode=mode, groups_per_step=2, group_size=size, concurrency=6, max_start_lag=lag
+    )
+    costs = [turns(3, 2, step_s=1.0), turns(12), turns(1, 1, 1), turns(30, 4, step_s=2.0)]
+    for seconds in lives:
+        run(Process(folder, costs, policy).steps_for(seconds))
+
+    async def last() -> int:
+        process = Process(folder, costs, policy)
+        with process.record:
+            assert process.record.reruns == 0
+            async with process.gate() as gate:
+                for _ in range(6):
+                    for tree in await process.step(gate):
+                        assert len(tree.leaves) == size
+                        number = process.tasks.index(tree.task)
+                        for t in tree.trajectories():
+                            cost = costs[(number * size + t.sample) % len(costs)]
+                            assert sum(t.mask) == sum(turn.tokens for turn in cost.turns)
+                            assert len(t.turn_rewards) == len(cost.turns)
+            return process.record.store.position
+
+    position = run(last())
+    with StoreReader(folder / "store") as reader:
+        events = [event for _, event in reader.events()]
+        trained = reader.trained_by(position)
+        begun = [e.trajectory for e in events if isinstance(e, Grown) and is_reset(e)]
+        assert len(begun) == len({*begun}), "a trajectory was reset twice under one name"
+        assert len(trained) == 12
+        assert sorted(trained)[:12] == sorted(trained)
+    reasons = {event.reason for event in events if isinstance(event, Abandoned)}
+    assert reasons <= {"begun again", "too old", "surplus"}
+
+
+def is_reset(event: Grown) -> bool:
+    return event.exchange is not None and event.exchange.action is None
