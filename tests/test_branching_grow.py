@@ -1,4 +1,10 @@
-"""One task's tree, grown: shared prefixes, probes kept, worlds copied, failures paid for."""
+"""One task's tree, grown: shared prefixes, probes kept, worlds copied, failures paid for.
+
+Mutants seen caught: the fork deadline off; a child in its parent's own world; a branch asked
+about the place it began from; its parent's rewards or history lost; the probe thrown away; the
+place taken after the probe; the environment's seed ignored; in a replay: first observation, answers
+or reward not compared, a failed world left open.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -175,6 +181,10 @@ def check_shared(grown: Grown, *, unbroken: bool = True) -> None:
     A parent that broke and was begun again has another path: the child still lies on the old one.
     """
     by_path = {start.path: start for start in grown.starts}
+    origins = {c.path: c.origin.turn for d in grown.decisions for c in d.children}
+    for decision in grown.decisions:
+        here = decision.boundary
+        assert here.turn > origins.get(here.path, -1), "asked about the place it began from"
     trajectories = {t.sample: t for t in grown.tree.trajectories()}
     nodes = {leaf.sample: grown.tree.path_ids(leaf.node or 0) for leaf in grown.tree.leaves}
     places: dict[tuple[Any, int], list[Any]] = {}

@@ -83,7 +83,7 @@ def test_a_resumed_run_writes_its_later_steps_once(tmp_path: Path) -> None:
     assert seen.roots > 0
     before = [*read_log(folder)]
     BranchLog(folder).resume_after(0)
-    assert not [*read_log(folder)]
+    assert not list(read_log(folder))
     (folder / "branches.jsonl").unlink()
     assert BranchLog(folder).resume_after(1) == Observed()
     assert before
@@ -94,7 +94,7 @@ def test_a_resumed_run_writes_its_later_steps_once(tmp_path: Path) -> None:
 def test_a_torn_line_is_none_and_a_broken_one_is_named(tmp_path: Path) -> None:
     file = tmp_path / "branches.jsonl"
     with pytest.raises(ConfigError, match="no such file"):
-        [*read_log(tmp_path)]
+        list(read_log(tmp_path))
     line = '{"step": 1, "group": 0, "task": "t", "observed": null, "copies": []}'
     file.write_text(f'{line}\n{{"step": 2, "gro')
     assert [one.step for one in read_log(tmp_path)] == [1]
@@ -102,7 +102,7 @@ def test_a_torn_line_is_none_and_a_broken_one_is_named(tmp_path: Path) -> None:
     assert file.read_text().count("\n") == 1
     file.write_text(f"{line}\n{{}}\n")
     with pytest.raises(ConfigError, match=r"branches\.jsonl:2 is no decision and no group"):
-        [*read_log(tmp_path)]
+        list(read_log(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,12 @@ def _tree_shape(config: RunConfig) -> Iterator[str]:
             f"rollout.branching has trees x (1 + rounds x width) = {leaves} trajectories and "
             f"rollout.group_size is {size}; make them equal"
         )
+    allocation = config.curation.allocation.name
+    if section.topology == "tree_grpo" and allocation != "fixed":
+        yield (
+            f"curation.allocation.name is {allocation} and rollout.branching.topology is "
+            "tree_grpo, whose trees have one size; choose fixed, or another topology"
+        )
     if section.topology == "fan_out" and not section.turns:
         yield (
             "rollout.branching.topology is fan_out and rollout.branching.turns names no turn, so "
