@@ -1,7 +1,9 @@
 """Trees behind the gate, in virtual time: the real runner, episodes, topologies and copies.
 
 Mutants seen caught: ends not reported to the topology, or only after the verdict on the group;
-a group's worlds left open; a probe counted as a turn; a branch without a start until it has run.
+a group's worlds left open; the gate not closing its topology; a stopped parent that keeps its
+branches' places; a probe counted as a turn; a branch without a start until it has run; an ended
+trajectory that begins again unreported; the prior not carried; a retried branch back in the budget.
 """
 
 import asyncio
@@ -27,6 +29,7 @@ from agentrl.rollout.branching.gated import GatedTrees, Shaped
 from agentrl.rollout.branching.topology import AnyTopology
 from agentrl.rollout.branching.tree import FanOut, TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.gate.ledger import Ledger
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.segments import SegmentBudget
@@ -488,3 +491,15 @@ def test_signals_are_measured_behind_the_gate_too() -> None:
         assert sum(decision.boundary.turn == 0 for decision in shaped.decisions) == 2
 
     run(main())
+
+
+def test_a_branch_is_as_old_as_its_oldest_token() -> None:
+    policy = GatePolicy(
+        mode="async", groups_per_step=1, group_size=1, max_age=1, when_old="restart"
+    )
+    ledger = Ledger(policy, version=1)
+    ledger.open_groups([0])
+    member = ledger.start_next()
+    assert member is not None
+    ledger.inherit(member, 0)
+    assert ledger.publish(2) == [member]
