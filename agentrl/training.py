@@ -131,6 +131,17 @@ async def _first_policy(
             return await first.open()
 
 
+def _say_what_was_lost(
+    curation: GatedCuration | None, summary: Summary, progress: Progress
+) -> None:
+    if curation is None or not (lost := curation.curator.lost):
+        return
+    summary.put("curation", {"successes_lost": lost})
+    progress.say(
+        f"the checkpoint names {lost} successes and does not hold them; curation.pool begins empty"
+    )
+
+
 async def _train(
     config: RunConfig,
     folder: RunFolder,
@@ -150,18 +161,14 @@ async def _train(
             trainer = wiring.trainer(config, policy.model)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
             remembered = checkpoints.restore(trainer)
-            record = stack.enter_context(
-                _recording(
-                    config,
-                    folder,
-                    summary,
-                    sampler,
-                    remembered,
-                    step=trainer.version,
-                    resume=resume,
-                    cut_damaged=cut_damaged,
-                )
+            record = wiring.run_store(
+                config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
+            branches = config.rollout.branching.topology != "none"
+            kept = _recording(
+                record, sampler, summary, remembered, step=trainer.version, branches=branches
+            )
+            stack.enter_context(kept)
             curation = wiring.curation(
                 config,
                 sampler,
@@ -169,12 +176,7 @@ async def _train(
                 version=trainer.version,
                 saved=remembered.get("curation"),
             )
-            if curation is not None and curation.curator.lost:
-                summary.put("curation", {"successes_lost": curation.curator.lost})
-                progress.say(
-                    f"the checkpoint names {curation.curator.lost} successes and does not hold "
-                    "them; curation.pool begins empty"
-                )
+            _say_what_was_lost(curation, summary, progress)
             async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
@@ -228,30 +230,26 @@ async def _train(
 
 @contextmanager
 def _recording(
-    config: RunConfig,
-    folder: RunFolder,
-    summary: Summary,
+    record: RunStore | None,
     sampler: TaskSampler,
+    summary: Summary,
     remembered: Mapping[str, Any],
     *,
     step: int,
-    resume: bool,
-    cut_damaged: bool,
-) -> Generator[RunStore | None]:
+    branches: bool,
+) -> Generator[None]:
     """Hold the run's store, and let the tasks go on where the run was.
 
     The store knows better than the checkpoint of `step`, which `remembered` this.
     """
     position = int(remembered.get("tasks", {}).get("position", 0))
-    branches = config.rollout.branching.topology != "none"
-    record = wiring.run_store(config, folder, sampler, resume=resume, cut_damaged=cut_damaged)
     with nullcontext() if record is None else record:
         later = record and record.restore(remembered, step=step, branches=branches)
         sampler.skip(position if later is None else later)
         if record is not None:
             record.before = summary.get("resumed") or {}
             summary.put("resumed", record.summary)
-        yield record
+        yield
 
 
 @dataclass(slots=True, kw_only=True)

@@ -138,7 +138,8 @@ def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
     trainer = trainer_of()
     run(trainer, 1)
-    made = Checkpoints(folder=tmp_path, keep=1, tokenizer=tokenizer).save(trainer, samplers={"tasks": 8})
+    checkpoints = Checkpoints(folder=tmp_path, keep=1, tokenizer=tokenizer)
+    made = checkpoints.save(trainer, samplers={"tasks": 8})
     assert made.name == "step-000001"
     model = load_model(made, dtype="float32", device="cpu")
     assert_equal(dict(model.state_dict()), trainer.weights())

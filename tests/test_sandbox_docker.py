@@ -374,7 +374,8 @@ async def test_nothing_but_the_session_can_be_written(session: Session) -> None:
 import os
 written = []
 for top, directories, _ in os.walk("/"):
-    directories[:] = [d for d in directories if os.path.join(top, d) not in ("/proc", "/home/agent")]
+    out = ("/proc", "/home/agent")
+    directories[:] = [name for name in directories if os.path.join(top, name) not in out]
     try:
         open(os.path.join(top, "agentrl-x"), "w").close()
     except OSError:
