@@ -83,7 +83,7 @@ for line in sys.stdin:
 """
 """Starts runs as forks of one process that has imported everything: an import takes seconds."""
 
-START_S = 120.0
+START_S = 60.0
 
 
 @dataclass
@@ -149,7 +149,7 @@ class Running:
 
     def await_tool(self) -> None:
         """Return when a tool has answered, so that there is a sandbox that works."""
-        at = Seen.of(self.folder).events[-1][0]
+        at = max((number for number, _ in Seen.of(self.folder).events), default=-1)
 
         def used() -> bool:
             time.sleep(0.02)
@@ -173,6 +173,8 @@ class Running:
         ends = time.monotonic() + START_S
         while not happened():
             if not self.is_alive or time.monotonic() > ends:
+                if self.code is None and self.is_alive:
+                    self.kill()
                 pytest.fail(f"the run did not come so far: {self.runs.log.read_text()[-3000:]}")
             time.sleep(0.0005)
 
@@ -353,7 +355,7 @@ def check(folder: Path, mode: str, *, steps: int) -> None:
     assert reasons.keys() <= {"failed", "begun again", "surplus"}, reasons
     lost = [e for _, e in seen.events if isinstance(e, Abandoned) and e.reason == "begun again"]
     assert not any(event.turns for event in lost), "a completed turn was played again"
-    assert summary["resumed"]["rerun_trajectories"] == 0
+    assert summary["resumed"]["rerun_trajectories"] == reasons[RERUN]
     # Nothing is left behind but what the end of the run found in flight.
     assert len(left) <= (0 if mode == "sync" else 8)
     if mode == "sync":

@@ -152,17 +152,21 @@ class Rollouts:
         """
         if seat.stand is None:
             return None
-        limits = self.limits
-        try:
-            return await replay(
-                lambda: seat.watched(self.make_env()),
-                seat.stand.history,
-                reset_s=limits.reset_s,
-                step_s=limits.step_s,
-            )
-        except (RolloutError, ForkUnsupported) as error:
-            seat.begins_again(str(error))
-            return None
+        left = self.retries
+        while True:
+            try:
+                return await replay(
+                    lambda: seat.watched(self.make_env()),
+                    seat.stand.history,
+                    reset_s=self.limits.reset_s,
+                    step_s=self.limits.step_s,
+                )
+            except (RolloutError, ForkUnsupported) as error:
+                # A sandbox that broke says nothing about the world; an answer that differs does.
+                if isinstance(error, ForkUnsupported) or left == 0:
+                    seat.begins_again(str(error))
+                    return None
+                left -= 1
 
     def _deadlines(self) -> GateDeadlines:
         limits = self.limits
