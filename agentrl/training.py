@@ -154,8 +154,8 @@ async def _train(
     cut_damaged: bool,
 ) -> RunResult:
     summary = Summary(folder.summary)
-    run_id = using_run_id(new_run_id(config.run.name))
-    with run_id, using_sandbox(wiring.sandbox_settings(config.sandbox)):
+    settings = wiring.sandbox_settings(config.sandbox)
+    with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
             trainer = wiring.trainer(config, policy.model)
@@ -164,16 +164,13 @@ async def _train(
             record = wiring.run_store(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
-            branches = config.rollout.branching.topology != "none"
-            kept = _recording(
-                record, sampler, summary, remembered, step=trainer.version, branches=branches
-            )
-            stack.enter_context(kept)
+            at = trainer.version
+            stack.enter_context(_recording(config, record, sampler, summary, remembered, step=at))
             curation = wiring.curation(
                 config,
                 sampler,
                 lambda: wiring.task_sampler(config, make_env(), list(heldout)),
-                version=trainer.version,
+                version=at,
                 saved=remembered.get("curation"),
             )
             _say_what_was_lost(curation, summary, progress)
@@ -214,8 +211,7 @@ async def _train(
                 )
                 with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
                     writer.truncate_after(trainer.version)
-                    if not resume:
-                        # A run that is resumed was checked when it began, and reads less of it now.
+                    if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     async with gate:
                         before, after = await loop.run(writer)
@@ -230,18 +226,19 @@ async def _train(
 
 @contextmanager
 def _recording(
+    config: RunConfig,
     record: RunStore | None,
     sampler: TaskSampler,
     summary: Summary,
     remembered: Mapping[str, Any],
     *,
     step: int,
-    branches: bool,
 ) -> Generator[None]:
     """Hold the run's store, and let the tasks go on where the run was.
 
     The store knows better than the checkpoint of `step`, which `remembered` this.
     """
+    branches = config.rollout.branching.topology != "none"
     position = int(remembered.get("tasks", {}).get("position", 0))
     with nullcontext() if record is None else record:
         later = record and record.restore(remembered, step=step, branches=branches)
