@@ -1,6 +1,8 @@
 """Every slot of curation behind the gate, in all three modes; and what the gate does for it.
 
-MUTANTS
+Mutants seen caught: a group grown for ever, or not at all; the target of an order, or of growth, or
+its turns ignored; more valid ones wanted than a small group has; tasks that run out waited for; a
+repeat not told apart, or told by who asked last; a step that drops for ever; lost successes kept.
 """
 
 import asyncio
@@ -98,7 +100,7 @@ class Rig:
 
     async def steps(self, count: int) -> list[Curated]:
         found: list[Curated] = []
-        async with self.gate:
+        async with asyncio.timeout(60), self.gate:
             for version in range(1, count + 1):
                 batch = await self.gate.batch()
                 found.append(self.curation.batch(batch.trees))

@@ -1,6 +1,7 @@
 """Curation in a run from a config: what is refused, what is measured, what goes on after a stop.
 
-MUTANTS
+Mutants seen caught: curation not saved; the groups of a resumed run counted anew; weights not given
+to the trainer; entropies not asked for; conflicts not checked.
 """
 
 import dataclasses
@@ -122,18 +123,20 @@ def test_a_curated_run_says_what_it_chose_and_a_resumed_one_what_it_lost(tmp_pat
     "keys",
     [
         {"sampler.name": "vade", "filter.name": "dapo", "filter.max_refills": 20},
+        {"sampler.name": "cdas", "filter.name": "dapo", "filter.max_refills": 20},
         {"filter.name": "dapo", "filter.max_refills": 20, "allocation.name": "dart"},
         {"allocation.name": "dars", "steps.name": "high_entropy"},
     ],
-    ids=["sampler", "stream", "growth"],
+    ids=["sampler", "no store", "stream", "growth"],
 )
 def test_a_curated_run_that_is_stopped_and_resumed_has_the_same_weights(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    whole = train(config_file(tmp_path / "whole"), curated(keys))
+    overrides = {**curated(keys), **({"store": None} if "cdas" in keys.values() else {})}
+    whole = train(config_file(tmp_path / "whole"), overrides)
     path = config_file(tmp_path / "parts")
-    train(path, {**curated(keys), "run.steps": 2})
-    resumed = train(path, curated(keys), resume=True)
+    train(path, {**overrides, "run.steps": 2})
+    resumed = train(path, overrides, resume=True)
     first, second = weights_of(whole), weights_of(resumed)
     assert all(torch.equal(value, second[name]) for name, value in first.items())
     lines = [read_metrics(r.folder) for r in (whole, resumed)]
