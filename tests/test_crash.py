@@ -367,3 +367,35 @@ def same_weights(one: Path, other: Path, step: int) -> None:
     first, second = load_file(one / name), load_file(other / name)
     for tensor, value in first.items():
         assert torch.equal(value, second[tensor]), tensor
+
+
+def test_a_torn_record_is_tolerated_and_damage_is_refused_until_it_is_cut(runs: Runs) -> None:
+    running = runs.start(*MODES["sync"], "run.steps=10000", name="damaged")
+    running.await_checkpoint()
+    running.until(lambda: not running.is_saving)
+    running.await_growth(8_000)
+    running.kill()
+    folder = running.folder
+    (file,) = (folder / "store/segments").glob("*.segment")
+    with file.open("ab") as log:
+        log.write(b"\1\0\0")
+    steps = f"run.steps={position_of(folder)[0] + 2}"
+    assert runs.to_the_end(*MODES["sync"], steps, "--resume", name="damaged") == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["resumed"]["torn_bytes"] >= 3
+
+    running = runs.start(*MODES["sync"], "run.steps=10000", "--resume", name="damaged")
+    running.await_growth(20_000)
+    running.kill()
+    data = bytearray(file.read_bytes())
+    data[-40] ^= 1
+    file.write_bytes(data)
+    steps = f"run.steps={position_of(folder)[0] + 2}"
+    assert runs.to_the_end(*MODES["sync"], steps, "--resume", name="damaged") == 2
+    assert "--cut-damaged" in runs.log.read_text()
+    arguments = (*MODES["sync"], steps, "--resume", "--cut-damaged")
+    assert runs.to_the_end(*arguments, name="damaged") == 0, runs.log.read_text()[-3000:]
+    seen = Seen.of(folder)
+    trained = seen.trained_until(position_of(folder)[1])
+    assert set(trained.values()) == {1}
+    assert len(trained) == 2 * position_of(folder)[0]
