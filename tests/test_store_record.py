@@ -120,7 +120,9 @@ def test_damage_is_named_by_file_and_place(tmp_path: Path) -> None:
     changed = bytearray(file.read_bytes())
     changed[HEAD_BYTES + HEADER_BYTES] ^= 1
     file.write_bytes(changed)
-    with pytest.raises(DamagedStore, match=rf"{file} is damaged at byte {HEAD_BYTES}: .*'cut'"):
+    with pytest.raises(
+        DamagedStore, match=rf"{file} is damaged at byte {HEAD_BYTES}: .*--cut-damaged"
+    ):
         read_record(tmp_path, place, sequence=0)
     file.unlink()
     with pytest.raises(DamagedStore, match="is missing"):
