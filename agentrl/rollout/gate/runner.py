@@ -229,7 +229,8 @@ class Gate:
 
     async def pass_gate(self) -> None:
         """Wait until requests are taken."""
-        if not self._open.is_set():
+        # It may have closed again before who waits hears that it was open.
+        while not self._open.is_set():
             await self._open.wait()
 
     async def wait_next_segment(self, seat: Seat) -> None:
