@@ -1,7 +1,10 @@
 """A gate that records, stopped at any moment, and another one that goes on from the records.
 
 Virtual time; the real gate, episodes and store. Closing a gate records nothing, so for the store it
-is what a `kill -9` is.
+is what a `kill -9` is. Mutants seen caught: a part of a turn not recorded, or not gone on from; a
+turn not recorded; a restored trajectory played anew under its name; its turns not counted; one that
+begins again not abandoned; reopened groups forgotten; what is left of a complete group left open;
+the order of a group blind to those opened with it; the age of a restored trajectory lost.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from agentrl.policy import Sampling
 from agentrl.rollout.gate.policy import GatePolicy, Mode
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
+from agentrl.scheduler import Attempt, Chains
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS
@@ -27,8 +31,10 @@ from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
 from agentrl.simulate.world import FillerChat, SimulatedEnv, World
 from agentrl.store.event import Abandoned, Grown
 from agentrl.store.reader import StoreReader
+from agentrl.store.recorder import StoreRecorder
 from agentrl.store.run import RunStore
-from agentrl.store.store import StoreSettings
+from agentrl.store.store import Store, StoreSettings
+from agentrl.task import Task
 from agentrl.trajectory import Tree
 
 R = TypeVar("R")
@@ -58,6 +64,7 @@ class Process:
         branches: bool = False,
     ) -> None:
         world = World(Trace(name="rig", trajectories=tuple(costs)), hang_fraction=0.0)
+        self.redundancy = 0
         self.tasks = list(islice(world.tasks(), 200))
         self.taken = 0
         self.resets = 0
@@ -97,6 +104,7 @@ class Process:
             seed=lambda number, task, sample: number * size + sample,
             version=self.version,
             recorder=self.record.recorder,
+            topology=Chains(redundancy=self.redundancy),
             first_group=self.record.next_group or 0,
         )
         gate.adopt(self.record.groups)
@@ -256,6 +264,63 @@ def test_a_tree_that_branches_begins_again_as_a_whole(tmp_path: Path) -> None:
 
     run(first())
     run(second())
+
+
+def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None:
+    """Killed when the first of two had ended, which was enough: the other one is not played on."""
+
+    async def first() -> None:
+        process = Process(tmp_path, [turns(3), turns(2, 50)], ONE)
+        process.redundancy = 1
+        await process.steps_for(4)
+
+    async def second() -> None:
+        process = Process(tmp_path, [turns(3), turns(2, 50)], ONE)
+        process.redundancy = 1
+        kept = process.record.groups[0]
+        (member,) = [member for member in kept.members if member.leaf is not None]
+        assert member.leaf is not None
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+                assert len(tree.leaves) == 1
+
+    run(first())
+    run(second())
+    # What is ready is in no batch yet: as far as the records go its group is open.
+    store = Store.open(tmp_path / "other")
+    recorder = StoreRecorder(store, lambda: 5, 0)
+    for number, after in ((0, 1), (1, 0)):
+        recorder.opened(number, Task(prompt="q"), size=1, after=after, version=0)
+        for sample in range(2):
+            attempt = Attempt(group=number, sample=sample)
+            recorder.begun(attempt, Tree(Task(prompt="q")), seed=0, stand=None)
+        recorder.completed(number)
+    store.close()
+    with StoreReader(tmp_path / "other") as reader:
+        assert [reader.group(number).order for number in (0, 1)] == [3, 4]
+        assert reader.groups("complete") == [0, 1]
+        gone = [event.reason for _, event in reader.events() if isinstance(event, Abandoned)]
+        assert gone == ["surplus"] * 4
+
+
+def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
+    policy = replace(ONE, mode="async", max_staleness=5, concurrency=2, max_start_lag=1)
+    costs = [turns(1), turns(2, 90), turns(1)]
+
+    async def first() -> None:
+        await Process(tmp_path, costs, policy).steps_for(4)
+
+    async def second() -> int:
+        process = Process(tmp_path, costs, policy, version=0)
+        with process.record:
+            async with process.gate() as gate:
+                for _ in range(3):
+                    await process.step(gate)
+                return int(gate.figures()["gate/restarted"])
+
+    run(first())
+    assert run(second()) > 0
 
 
 @settings(
