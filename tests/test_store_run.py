@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from agentrl.env import Action, Observation, Step
 from agentrl.policy import Sampling
+from agentrl.rollout.gate.ledger import Ledger
 from agentrl.rollout.gate.policy import GatePolicy, Mode
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
@@ -305,22 +306,19 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
 
 
 def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
-    policy = replace(ONE, mode="async", max_staleness=5, concurrency=2, max_start_lag=1)
-    costs = [turns(1), turns(2, 90), turns(1)]
-
-    async def first() -> None:
-        await Process(tmp_path, costs, policy).steps_for(4)
-
-    async def second() -> int:
-        process = Process(tmp_path, costs, policy, version=0)
-        with process.record:
-            async with process.gate() as gate:
-                for _ in range(3):
-                    await process.step(gate)
-                return int(gate.figures()["gate/restarted"])
-
-    run(first())
-    assert run(second()) > 0
+    """Begun at version 0, killed, resumed by a trainer at 3 that wants none begun before 2."""
+    run(Process(tmp_path, [turns(2, 90)], ONE).steps_for(4))
+    process = Process(tmp_path, [turns(2, 90)], ONE)
+    process.record.store.close()
+    ledger = Ledger(replace(ONE, max_start_lag=1), version=0)
+    ledger.adopt(process.record.groups[0])
+    ledger.publish(3)
+    ledger.admit()
+    ledger.wait_for_batch()
+    member = ledger.start_next()
+    assert member is not None
+    assert (member.born, member.oldest) == (0, 0)
+    assert ledger.publish(4) == [member]
 
 
 @settings(
