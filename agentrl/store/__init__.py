@@ -16,4 +16,5 @@ a ledger that is behind (a killed process) catches up from the log when the stor
     syncer.py lock.py                  when bytes reach the disk; who may write
     store.py                           the writer: START HERE
     restored.py reader.py              what comes back, for a resumed run and for anyone else
+    run.py recorder.py                 the store in a run: what the gate tells it and gets back
 """
