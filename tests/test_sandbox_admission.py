@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, SandboxError
@@ -204,6 +204,10 @@ STEPS = st.lists(
 )
 
 
+LET_ON_AND_NOT_THERE_YET = [("open", 0)] * 4 + [("wait", 0), ("open", 0), ("leave", 0)]
+
+
+@example(LET_ON_AND_NOT_THERE_YET, 3, 0.5, 2)
 @given(STEPS, st.integers(1, 4), st.sampled_from([0.5, 3.0, 100.0]), st.integers(1, 3))
 def test_whatever_happens_the_bounds_hold_and_nothing_is_lost(
     steps: list[tuple[str, int]], sessions: int, per_s: float, burst: int

@@ -121,6 +121,7 @@ def test_the_same_seed_makes_the_same_programs() -> None:
 
 
 def test_the_census_sees_processes_and_descriptors() -> None:
+    earlier = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     census = Census(files_before=open_files())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert child.stdin is not None
@@ -131,7 +132,10 @@ def test_the_census_sees_processes_and_descriptors() -> None:
     finally:
         child.stdin.close()
         child.wait(timeout=10)
-    assert not any(census.left().values())
+    try:
+        assert not any(census.left().values()), "who was there before is not ours"
+    finally:
+        earlier.communicate()
 
 
 def test_the_census_sees_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

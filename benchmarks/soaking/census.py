@@ -23,13 +23,15 @@ class Census:
     docker: bool = False
     """Ask the engine of containers, too."""
     files_before: int = 0
+    _before: dict[int, int | None] = field(default_factory=lambda: _below())
+    """Who was there already, say multiprocessing's resource tracker: none of ours."""
     _seen: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """Process ids with their start times: ids are used again."""
 
     def look(self) -> None:
         """Take down who is there now, and forget who is gone."""
         self._seen = {(pid, started) for pid, started in self._seen if start_ticks(pid) == started}
-        for pid in descendants(os.getpid()):
+        for pid in self._ours():
             if (started := start_ticks(pid)) is not None:
                 self._seen.add((pid, started))
 
@@ -37,7 +39,7 @@ class Census:
         """Return what there still is, by kind; empty lists when all is well."""
         self.look()
         # What has ended and was not waited for is a child still.
-        alive = {pid for pid, _ in self._seen} | descendants(os.getpid())
+        alive = {pid for pid, _ in self._seen} | self._ours()
         return {
             "processes": [f"{pid} {_command(pid)}" for pid in sorted(alive) if not _reaper(pid)],
             "directories": _directories(),
@@ -46,6 +48,10 @@ class Census:
             "containers": _containers() if self.docker else [],
             "descriptors": _descriptors(self.files_before),
         }
+
+    def _ours(self) -> set[int]:
+        others = {pid for pid, started in self._before.items() if start_ticks(pid) == started}
+        return descendants(os.getpid()) - others
 
     def left_after(self, grace_s: float) -> dict[str, list[str]]:
         """Return what is left when everything had some time to end."""
@@ -75,6 +81,11 @@ def _descriptors(before: int) -> list[str]:
         except FileNotFoundError:
             continue  # of the listing itself
     return [f"{now} open instead of {before}: {found}"]
+
+
+def _below() -> dict[int, int | None]:
+    """Return the processes below this one and when they started, None for those that ended."""
+    return {pid: start_ticks(pid) for pid in descendants(os.getpid())}
 
 
 def _reaper(pid: int) -> bool:

@@ -26,6 +26,8 @@ class Turnstile:
         self._leave = leave
         self._why = why
         self._line: deque[asyncio.Future[None]] = deque()
+        self._let_through = 0
+        """How many may go on and have not run since: nobody new may overtake them."""
         self._again: asyncio.TimerHandle | None = None
 
     @property
@@ -35,7 +37,7 @@ class Turnstile:
 
     def passes(self) -> bool:
         """Go through if nobody waits and the rule allows it, without waiting."""
-        return not self._line and self._rule() <= 0
+        return not self._line and not self._let_through and self._rule() <= 0
 
     async def wait(self, within_s: float) -> None:
         """Go through when it is our turn; `SandboxError` when it is not within some seconds.
@@ -48,6 +50,8 @@ class Turnstile:
         late = loop.call_later(within_s, self._refuse, turn)
         self.pump()
         try:
+            if turn.done():
+                await asyncio.sleep(0)  # those let through before us run first
             await turn
         except asyncio.CancelledError:
             if turn in self._line:
@@ -58,6 +62,8 @@ class Turnstile:
             raise
         finally:
             late.cancel()
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._let_through -= 1
 
     def pump(self) -> None:
         """Let through whoever may pass now."""
@@ -67,6 +73,7 @@ class Turnstile:
                 self._line.popleft()
             elif (wait_s := self._rule()) <= 0:
                 self._line.popleft().set_result(None)
+                self._let_through += 1
             else:
                 break
         if self._again is not None:
