@@ -15,7 +15,8 @@ from itertools import cycle
 
 from rich.table import Table
 
-from agentrl.rollout.gate.ledger import Ledger, Member
+from agentrl.rollout.gate.ledger import Ledger
+from agentrl.rollout.gate.member import Member
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.simulate.engine import EngineSpeed
 from agentrl.simulate.study import Setting, Studied, compare

@@ -3,7 +3,8 @@
 Mutants seen caught: ends not reported to the topology, or only after the verdict on the group;
 a group's worlds left open; the gate not closing its topology; a stopped parent that keeps its
 branches' places; a probe counted as a turn; a branch without a start until it has run; an ended
-trajectory that begins again unreported; the prior not carried; a retried branch back in the budget.
+trajectory that begins again unreported; the prior not carried; a retried branch back in the budget;
+a branch that plays without a place.
 """
 
 import asyncio
@@ -433,7 +434,11 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
 ) -> None:
     random = Random(seed)
 
+    gates: list[Gate] = []
+    playing: set[int] = set()
+
     def sometimes(env: Counting) -> None:
+        playing.add(sum(at.phase not in ("start", "gate") for at in gates[-1].activities()))
         if random.random() < breaking:
             raise RuntimeError("boom")
 
@@ -460,6 +465,7 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
         )
         played: list[tuple[Any, ...]] = []
         async with rig.gate() as gate:
+            gates.append(gate)
             for version in range(3):
                 batch = await gate.batch()
                 for group, tree in zip(batch.groups, batch.trees, strict=True):
@@ -478,6 +484,7 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
             assert not trains or age is None or now - version <= age
 
     assert run(main()) == run(main())
+    assert max(playing) <= concurrency
 
 
 def test_signals_are_measured_behind_the_gate_too() -> None:

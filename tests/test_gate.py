@@ -104,6 +104,8 @@ def test_async_admits_by_capacity_and_by_places_and_does_not_wait_for_the_traine
     assert groups_to_open(state(version=1, open=2, accepted=6), ASYNC) == 4
     assert groups_to_open(state(version=1, open=2, accepted=6, live=11), ASYNC) == 3
     assert groups_to_open(state(version=1, open=2, accepted=6, live=11, queued=5), ASYNC) == 0
+    branching = state(version=1, open=2, accepted=6, live=4, queued=1, to_come=6)
+    assert groups_to_open(branching, ASYNC) == 3
 
 
 def test_places_are_bounded_by_concurrency() -> None:

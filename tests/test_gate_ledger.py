@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.rollout.gate.ledger import Group, Ledger, Member, too_old
+from agentrl.rollout.gate.ledger import Ledger
+from agentrl.rollout.gate.member import Group, Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.scheduler import Chains, Rooted, Topology
+from agentrl.scheduler import Attempt, Chains, Rooted, Topology
 from agentrl.trajectory import Failed, Finished, Leaf
 
 
@@ -44,6 +45,7 @@ class Driver:
         self.policy = policy
         self.random = random
         self.live: list[Member] = []
+        self.waiting: list[Member] = []
         self.version = 0
         self.requeued: list[int] = []
         self.taken: list[Group] = []
@@ -57,6 +59,8 @@ class Driver:
             self.opened += count - len(again)
             self.ledger.open_groups([*again, *[0] * (count - len(again))])
         while (member := self.ledger.start_next()) is not None:
+            if member in self.waiting:
+                self.waiting.remove(member)
             self.live.append(member)
         self.check()
 
@@ -65,6 +69,10 @@ class Driver:
         phases = Counter(m.phase for group in self.ledger.groups for m in group.members)
         assert state.live == phases["live"] + phases["parked"] == len(self.live)
         assert state.queued == phases["queued"]
+        assert {*self.waiting} == {
+            m for group in self.ledger.groups for m in group.members if m.waits
+        }
+        assert not self.waiting or state.live >= self.policy.concurrency
         assert state.ready == sum(group.is_ready for group in self.ledger.groups)
         assert state.open == sum(not group.is_ready for group in self.ledger.groups)
         for group in self.ledger.groups:
@@ -75,18 +83,26 @@ class Driver:
                 isinstance(m.leaf.outcome, Failed) for m in group.members if m.leaf is not None
             )
             assert (group.state.valid, group.state.failed) == (kinds[False], kinds[True])
-        if self.policy.mode != "async":
-            assert state.live <= self.policy.concurrency
+        assert state.live <= self.policy.concurrency
+
+    def fork(self, parent: Member) -> Member:
+        branch = self.ledger.fork(parent)
+        self.waiting.append(branch)
+        self.pump()
+        return branch
+
+    def forget(self, member: Member) -> None:
+        (self.waiting if member in self.waiting else self.live).remove(member)
 
     def end(self, member: Member, *, fails: bool) -> None:
         outcome = Failed("env", "x") if fails else Finished(1.0)
         self.settle(member, Leaf(node=None, outcome=outcome, sample=member.sample))
 
     def settle(self, member: Member, leaf: Leaf) -> None:
-        self.live.remove(member)
+        self.forget(member)
         end = self.ledger.ended(member, leaf)
         for other in end.surplus:
-            self.live.remove(other)
+            self.forget(other)
         group = self.ledger.group(member.group)
         if not end.again and end.group != "open":
             assert group is not None
@@ -124,7 +140,7 @@ class Driver:
         self.version += 1
         for member in self.ledger.publish(self.version):
             if self.ledger.restart(member):
-                self.live.remove(member)
+                self.forget(member)
             else:
                 self.settle(member, Leaf(node=None, outcome=too_old(member), sample=member.sample))
 
@@ -133,8 +149,15 @@ class Driver:
             self.batch()
             return
         member = self.random.choice(self.live)
-        if self.random.random() < 0.3:
+        group = self.ledger.group(member.group)
+        assert group is not None
+        if group.state.started < group.state.target and self.random.random() < 0.5:
+            self.fork(member)
+        elif self.random.random() < 0.3:
             self.ledger.sampled(member, self.version)
+        elif self.waiting and self.random.random() < 0.1:
+            # Somebody cancels it before it has its place.
+            self.end(self.random.choice(self.waiting), fails=True)
         else:
             self.end(member, fails=self.random.random() < 0.3)
 
@@ -154,10 +177,10 @@ def test_any_order_of_events_keeps_the_books(policy: GatePolicy, seed: int, kind
 
 
 @settings(max_examples=300)
-@given(policies(), st.integers(0, 2**32))
-def test_nothing_starves(policy: GatePolicy, seed: int) -> None:
+@given(policies(), st.integers(0, 2**32), st.sampled_from((Chains(), Rooted(roots=1))))
+def test_nothing_starves(policy: GatePolicy, seed: int, topology: Topology) -> None:
     """From any point on, when trajectories end, every group that was open is soon trained."""
-    driver = Driver(policy, Chains(), Random(seed))
+    driver = Driver(policy, topology, Random(seed))
     for _ in range(30):
         driver.random_event()
     old = {group.state.number for group in driver.ledger.groups}
@@ -218,11 +241,33 @@ def test_a_branch_has_its_parents_age_and_counts_in_its_group() -> None:
     driver = Driver(policy, Rooted(roots=1), Random(0))
     root = driver.live[0]
     driver.publish()
-    branch = driver.ledger.fork(root)
-    driver.live.append(branch)
-    driver.check()
+    branch = driver.fork(root)
     assert (branch.group, branch.sample, branch.born) == (root.group, 1, 0)
     assert {root, branch} <= {*driver.ledger.publish(2)}
+
+
+def test_a_branch_waits_for_its_place_before_all_that_has_not_begun() -> None:
+    policy = GatePolicy(groups_per_step=2, group_size=4, concurrency=2)
+    driver = Driver(policy, Rooted(roots=2), Random(0))
+    first, second = driver.live
+    branch = driver.fork(second)
+    assert driver.waiting == [branch]
+    assert driver.ledger.state.queued == 3
+    driver.end(first, fails=False)
+    assert driver.live == [second, branch]
+    assert branch.attempt == Attempt(group=second.group, sample=2, number=0)
+
+
+def test_a_branch_that_has_become_too_old_while_it_waits_begins_again() -> None:
+    policy = GatePolicy(
+        mode="async", groups_per_step=9, group_size=2, concurrency=1, max_start_lag=1
+    )
+    driver = Driver(policy, Rooted(roots=1), Random(0))
+    branch = driver.fork(driver.live[0])
+    assert (branch.phase, branch.waits) == ("queued", True)
+    driver.publish()
+    driver.publish()
+    assert (branch.phase, branch.waits, branch.restarts) == ("queued", False, 1)
 
 
 @pytest.mark.parametrize("mode", ["sync", "partial", "async"])

@@ -11,8 +11,9 @@
     a group is over                           `over`: its worlds are closed, its decisions handed on
 
 A group has exactly the leaves of the topology's budget, which is the gate's target, and a leaf's
-sample is its seat's. A branch has its place at once, beyond the gate's concurrency if need be: its
-world exists already. A group that was kept by a record goes on without branching further.
+sample is its seat's. A branch waits for its place before all that has not begun, and
+its world with it, which was copied while the parent stood still. A group that was kept by a record
+goes on without branching further.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agentrl.rollout.gate.age import age_histogram, trainable
-from agentrl.rollout.gate.ledger import Group
+from agentrl.rollout.gate.member import Group
 from agentrl.trajectory import Trajectory, Tree
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentrl.rollout.gate.ledger import Group
+from agentrl.rollout.gate.member import Group
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.recorder import KeptMember, Leaving, Recorder
 from agentrl.scheduler import Order
@@ -20,8 +20,18 @@ class Keeping:
         if self.recorder is not None:
             state = group.state
             self.recorder.opened(
-                state.number, order.task, size=state.target, after=after, version=version
+                state.number,
+                order.task,
+                size=state.target,
+                after=after,
+                version=version,
+                max_turns=order.max_turns,
             )
+
+    def enlarged(self, group: Group) -> None:
+        """Keep that a group trains on more than it was opened for."""
+        if self.recorder is not None:
+            self.recorder.enlarged(group.state.number, group.state.target)
 
     def started(self, seat: Seat, kept: KeptMember | None, leaving: Leaving | None) -> None:
         """Let a seat go on where its trajectory was kept, and give it its record."""

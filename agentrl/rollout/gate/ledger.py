@@ -7,12 +7,12 @@ here, and no event costs more than the logarithm of what is open.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import repeat
-from typing import Literal
 
-from agentrl.rollout.gate.group import GroupVerdict, failures_kept, judge
+from agentrl.rollout.gate.group import GroupVerdict, judge
+from agentrl.rollout.gate.member import Group, Member, member_of, too_old
 from agentrl.rollout.gate.policy import (
     GatePolicy,
     SchedulerState,
@@ -21,62 +21,9 @@ from agentrl.rollout.gate.policy import (
     next_segment_is_due,
     places_free,
 )
-from agentrl.rollout.recorder import KeptGroup, KeptMember
+from agentrl.rollout.recorder import KeptGroup
 from agentrl.scheduler import Attempt, Chains, GroupState, Order, Topology, tries_again
 from agentrl.trajectory import Failed, Leaf
-
-MemberPhase = Literal["queued", "live", "parked", "ended", "stopped"]
-"""`stopped` was told to end because nobody needs it; its coroutine may still be closing things."""
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One trajectory of a group. Owned by the ledger; others read it."""
-
-    group: int
-    sample: int
-    phase: MemberPhase = "queued"
-    failures: int = 0
-    restarts: int = 0
-    begun: int = 0
-    """How often it was started."""
-    born: int = 0
-    """Version when it was started last."""
-    oldest: int | None = None
-    """Version of its oldest sampled token since then."""
-    leaf: Leaf | None = None
-    """Its end, once it has ended for good."""
-    kept: KeptMember | None = None
-    """What a record kept of it, until it has begun."""
-
-    @property
-    def attempt(self) -> Attempt:
-        """Return which try at which trajectory this is."""
-        return Attempt(group=self.group, sample=self.sample, number=max(0, self.begun - 1))
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """One task's trajectories. Owned by the ledger; others read it."""
-
-    state: GroupState
-    opened: int
-    """Which opening it came with: groups opened together start side by side."""
-    requeues: int
-    order: Order | None = None
-    """What it was opened for, where the ledger was told."""
-    members: list[Member] = field(default_factory=list[Member])
-    is_ready: bool = False
-    kept: KeptGroup | None = None
-    """What a record kept of it."""
-
-    @property
-    def leaves(self) -> list[Leaf]:
-        """Return what the group trains on and the failures it carries, in sample order."""
-        leaves = [member.leaf for member in self.members if member.leaf is not None]
-        valid = [leaf for leaf in leaves if not isinstance(leaf.outcome, Failed)]
-        failed = [leaf for leaf in leaves if isinstance(leaf.outcome, Failed)]
-        return sorted([*valid, *failed[: failures_kept(self.state)]], key=lambda leaf: leaf.sample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +66,9 @@ class Ledger:
         self._held: dict[int, Group] = {}
         self._opened, self._openings = first, 0
         self._accepted = version * policy.groups_per_step
-        self._queued = self._live = self._parked = self._open = self._ready_count = 0
+        self._queued = self._live = self._parked = self._open = self._ready_count = (
+            self._to_come
+        ) = 0
         self.restarted = self.requeued = self.dropped = 0
         """How many trajectories were begun again for their age, groups tried again, dropped."""
 
@@ -137,6 +86,7 @@ class Ledger:
             parked=self._parked,
             dry=self.dry,
             held=len(self._held),
+            to_come=self._to_come,
         )
 
     @property
@@ -189,7 +139,7 @@ class Ledger:
             )
             self._groups[self._opened] = group
             self._opened += 1
-            self._open += 1
+            self._count(group, 1)
             self._fill(group)
             opened.append(group)
         return opened
@@ -198,7 +148,7 @@ class Ledger:
         """Hold a group that a record kept, until `admit`."""
         samples = {member.sample: member for member in kept.members}
         members = [
-            _member_of(kept, samples.get(sample), sample)
+            member_of(kept, samples.get(sample), sample)
             for sample in range(max(samples, default=-1) + 1)
         ]
         ends = [member.leaf for member in members if member.leaf is not None]
@@ -211,7 +161,10 @@ class Ledger:
             valid=len(ends) - failed,
             failed=failed,
         )
-        self._held[kept.number] = Group(state, opened=0, requeues=0, members=members, kept=kept)
+        order = Order(task=kept.tree.task, trajectories=kept.asked, max_turns=kept.max_turns)
+        self._held[kept.number] = Group(
+            state, opened=0, requeues=0, order=order, members=members, kept=kept
+        )
         self._opened = max(self._opened, kept.number + 1)
 
     def admit(self) -> list[tuple[Group, End]]:
@@ -220,7 +173,7 @@ class Ledger:
         admitted: list[tuple[Group, End]] = []
         for number in due:
             group = self._groups[number] = self._held.pop(number)
-            self._open += 1
+            self._count(group, 1)
             for member in group.members:
                 if member.phase == "queued":
                     self._enqueue(group, member)
@@ -245,17 +198,13 @@ class Ledger:
         return None
 
     def fork(self, parent: Member) -> Member:
-        """Add a live trajectory to a group: a branch of `parent`, with the parent's age.
+        """Add a trajectory to a group, a branch of `parent` with the parent's age, and queue it.
 
-        A branch is given its place at once: its environment exists already.
+        It comes before all that has not begun: its environment exists already.
         """
         group = self._groups[parent.group]
-        member = Member(group.state.number, len(group.members), phase="queued")
-        group.members.append(member)
-        group.state = replace(
-            group.state, started=group.state.started + 1, live=group.state.live + 1
-        )
-        self._begin(member)
+        member = self._add(group, first=True)
+        member.waits, member.begun = True, 1
         member.born, member.oldest = parent.born, parent.oldest
         self._look_again(member)
         return member
@@ -283,7 +232,7 @@ class Ledger:
             self._parked -= 1
 
     def ended(self, member: Member, leaf: Leaf) -> End:
-        """Take the end of a live trajectory, and say what follows."""
+        """Take the end of a trajectory that is live or waits, and say what follows."""
         if member.phase == "stopped":
             return OPEN
         group = self._groups[member.group]
@@ -309,14 +258,16 @@ class Ledger:
         """Let a complete group train on so many trajectories more; False when none begins."""
         if more <= 0:
             return False
+        self._count(group, -1)
         group.state = replace(group.state, target=group.state.target + more)
+        self._count(group, 1)
         self._fill(group)
         return group.state.live > 0
 
     def accept(self, group: Group) -> None:
         """Note that a group whose verdict was `ready` may train."""
         group.is_ready = True
-        self._open -= 1
+        self._count(group, -1)
         self._ready_count += 1
         self._accepted += 1
         heappush(self._ready, group.state.number)
@@ -325,7 +276,7 @@ class Ledger:
         """Forget a group that will not train; return whether its task is to be tried again."""
         del self._groups[group.state.number]
         self._topology.over(group.state.number)
-        self._open -= 1
+        self._count(group, -1)
         again = requeue and group.requeues < self.policy.requeues
         self.requeued += again
         self.dropped += not again
@@ -381,12 +332,23 @@ class Ledger:
 
     def _fill(self, group: Group) -> None:
         for _ in range(self._topology.wanted(group.state)):
-            member = Member(group.state.number, len(group.members))
-            group.members.append(member)
-            group.state = replace(
-                group.state, started=group.state.started + 1, live=group.state.live + 1
-            )
-            self._enqueue(group, member)
+            self._add(group)
+
+    def _count(self, group: Group, sign: int) -> None:
+        """Count a group among the open ones, or no longer; around every change of its size."""
+        self._open += sign
+        self._to_come += sign * group.to_come
+
+    def _add(self, group: Group, *, first: bool = False) -> Member:
+        member = Member(group.state.number, len(group.members))
+        group.members.append(member)
+        self._count(group, -1)
+        group.state = replace(
+            group.state, started=group.state.started + 1, live=group.state.live + 1
+        )
+        self._count(group, 1)
+        self._enqueue(group, member, first=first)
+        return member
 
     def _enqueue(self, group: Group, member: Member, *, first: bool = False) -> None:
         member.phase, member.oldest = "queued", None
@@ -398,8 +360,11 @@ class Ledger:
         heappush(self._queue, (not first, group.opened, side_by_side, number, sample))
 
     def _begin(self, member: Member) -> None:
-        member.phase, member.born, member.oldest = "live", self._version, None
-        member.begun += 1
+        member.phase = "live"
+        if not member.waits:
+            member.born, member.oldest = self._version, None
+            member.begun += 1
+        member.waits = False
         self._live += 1
         group = self._groups[member.group]
         if group.kept is not None and member.kept is not None and member.kept.stand is not None:
@@ -415,13 +380,20 @@ class Ledger:
             self._by_deadline.setdefault(max(due, self._version + 1), {})[member] = None
 
     def _leave(self, member: Member) -> None:
+        """Take back the place of a trajectory, or its place in the queue."""
         self.unpark(member)
-        self._live -= 1
+        member.waits = False
+        if member.phase == "queued":
+            self._queued -= 1
+        else:
+            self._live -= 1
 
     def _is_gone(self, member: Member) -> bool:
         """Whether a trajectory's age no longer matters: taken, dropped, failed or not begun."""
-        if member.group not in self._groups or member.phase in ("queued", "stopped"):
+        if member.group not in self._groups or member.phase == "stopped":
             return True
+        if member.phase == "queued":
+            return not member.waits
         return member.leaf is not None and isinstance(member.leaf.outcome, Failed)
 
     def _settle(self, group: Group) -> End:
@@ -434,14 +406,11 @@ class Ledger:
 
     def _stop(self, group: Group, member: Member) -> bool:
         """Give up a trajectory nobody needs; return whether it has a coroutine to end."""
-        was_live = member.phase in ("live", "parked")
-        if was_live:
-            self._leave(member)
-        else:
-            self._queued -= 1
+        has_coroutine = member.waits or member.phase != "queued"
+        self._leave(member)
         member.phase = "stopped"
         group.state = replace(group.state, live=group.state.live - 1)
-        return was_live
+        return has_coroutine
 
     def _reopen(self, member: Member) -> None:
         """Begin an ended trajectory again; its group is open again if it was ready."""
@@ -470,28 +439,6 @@ class Ledger:
 
     def _withdraw(self, group: Group) -> None:
         group.is_ready = False
-        self._open += 1
+        self._count(group, 1)
         self._ready_count -= 1
         self._accepted -= 1
-
-
-def _member_of(group: KeptGroup, kept: KeptMember | None, sample: int) -> Member:
-    """Return a kept trajectory as it stood; one of which nothing is kept begins, or is over."""
-    if kept is None:
-        return Member(group.number, sample, phase="stopped" if group.complete else "queued")
-    member = Member(
-        group.number, sample, failures=kept.failures, begun=kept.attempt, leaf=kept.leaf, kept=kept
-    )
-    if kept.leaf is not None:
-        member.phase, member.begun = "ended", kept.attempt + 1
-        member.born, member.oldest = group.step, group.oldest(kept)
-    return member
-
-
-def too_old(member: Member) -> Failed:
-    """Return how a trajectory ends that its age bound has stopped too often."""
-    return Failed(
-        "cancelled",
-        f"begun at version {member.born} and too old to train, after {member.restarts} restarts; "
-        "raise rollout.max_start_lag or rollout.max_age, or choose rollout.when_old: mask",
-    )

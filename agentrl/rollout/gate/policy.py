@@ -115,6 +115,8 @@ class SchedulerState:
     """Whether there is no further task at the moment."""
     held: int = 0
     """Groups of a killed run that wait for the version they came from."""
+    to_come: int = 0
+    """Trajectories that open groups will have and that nothing has begun: branches, mostly."""
 
 
 def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
@@ -123,7 +125,7 @@ def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
         return 0
     have = state.open + state.ready
     if policy.mode == "async":
-        places = policy.concurrency - state.live - state.queued
+        places = policy.concurrency - state.live - state.queued - state.to_come
         wanted = math.ceil(places / policy.group_size)
         allowed = capacity(
             version=state.version,

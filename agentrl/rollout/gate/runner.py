@@ -4,6 +4,7 @@
     ----------------------  ------------------------------------  ---------------------------------
     a trajectory            the gate, before every request        `batch`, `load`
     a parked trajectory     its next segment                      `load`, or when all are parked
+    a branch                a place, before its first request     the end of a trajectory
     `batch`                 a batch, or an error                  the end of a trajectory
     `batch`, `load`         nothing in flight after closing       the end of a request
     the watchdog            its period                            the clock
@@ -25,7 +26,8 @@ from agentrl.rollout.gate.alarm import Alarms, OutcomeRates
 from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.deadline import Deadline, GateDeadlines
 from agentrl.rollout.gate.keeping import Keeping
-from agentrl.rollout.gate.ledger import Ledger, Member, too_old
+from agentrl.rollout.gate.ledger import Ledger
+from agentrl.rollout.gate.member import Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.redundancy import LengthBias
 from agentrl.rollout.gate.running import Running, check_moving, end_overdue
@@ -185,11 +187,13 @@ class Gate:
         }
 
     def fork(self, seat: Seat, play: Play, leaving: Leaving | None = None) -> Seat:
-        """Start a branch of a seat's trajectory at once, played by `play`; return its seat.
+        """Add a branch of a seat's trajectory and return its seat; `play` waits for its place.
 
         `leaving` is for the record; without it the branch is kept as one that began by itself.
         """
-        return self._start(self._ledger.fork(self._member(seat)), play, leaving)
+        branch = self._begin(self._ledger.fork(self._member(seat)), play, leaving)
+        self._note_change()
+        return branch.seat
 
     async def close(self) -> None:
         """End every trajectory, close its environment, and wait for it. Idempotent."""
@@ -284,7 +288,8 @@ class Gate:
         while not self._closed and self._error is None and (count := self._ledger.groups_to_open()):
             self._ledger.dry = not self._open_groups(count)
         while not self._closed and (member := self._ledger.start_next()) is not None:
-            self._start(member, self._play)
+            # A branch has its coroutine already, and only waits for its place.
+            (self._running.get(member) or self._begin(member, self._play)).place.set()
         if self._ledger.next_segment_is_due():
             self._next_segment()
         if self._ledger.batch_is_ready():
@@ -311,7 +316,8 @@ class Gate:
             if end.group != "open":
                 self._complete(group.state.number, trains=end.group == "ready")
 
-    def _start(self, member: Member, play: Play, leaving: Leaving | None = None) -> Seat:
+    def _begin(self, member: Member, play: Play, leaving: Leaving | None = None) -> Running:
+        """Begin the coroutine of a trajectory, which waits for its place."""
         tree = self._trees[member.group]
         kept, member.kept = member.kept, None
         seat = Seat(
@@ -327,14 +333,9 @@ class Gate:
             since_s=self._now(),
         )
         self._keeping.started(seat, kept, leaving)
-
-        async def run() -> Leaf:
-            return await play(seat)
-
-        task = asyncio.create_task(run())
-        self._running[member] = Running(seat, task)
-        task.add_done_callback(lambda _: self._ended(member))
-        return seat
+        run = self._running[member] = Running.begin(seat, play)
+        run.task.add_done_callback(lambda _: self._ended(member))
+        return run
 
     def _ended(self, member: Member) -> None:
         """Take the end of a trajectory's coroutine, and let what follows from it happen."""
@@ -393,6 +394,7 @@ class Gate:
         # A group that was kept complete has had all it gets.
         grows = trains and not (group.kept and group.kept.complete)
         if grows and self._ledger.grow(group, self._hooks.more(group.state, group.leaves)):
+            self._keeping.enlarged(group)
             return
         if trains and self._hooks.on_group(group.state, group.leaves):
             self._ledger.accept(group)

@@ -1,7 +1,7 @@
 """Trajectories' coroutines, and what the watchdog does about those that take too long."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from agentrl.errors import EngineError, EnvError, RolloutError
@@ -17,9 +17,23 @@ class Running:
 
     seat: Seat
     task: "asyncio.Task[Leaf]"
+    place: asyncio.Event
+    """Set when it has its place; nothing of it runs before."""
     ends_as: Failed | None = None
     restarts: bool = False
     told_s: float = 0.0
+
+    @classmethod
+    def begin(cls, seat: Seat, play: Callable[[Seat], Awaitable[Leaf]]) -> "Running":
+        """Begin the coroutine that plays a seat as soon as it has its place."""
+        place = asyncio.Event()
+
+        async def run() -> Leaf:
+            if not place.is_set():
+                await seat.wait(place.wait)
+            return await play(seat)
+
+        return cls(seat, asyncio.create_task(run()), place)
 
     @property
     def activity(self) -> Activity:

@@ -42,7 +42,7 @@ class Doorkeeper(Protocol):
         play: "Callable[[Seat], Awaitable[Leaf]]",
         leaving: Leaving | None = None,
     ) -> "Seat":
-        """Start a branch of a seat's trajectory at once; return its seat."""
+        """Add a branch of a trajectory, which plays once it has its place; return its seat."""
         ...
 
     def inherits(self, seat: "Seat", oldest: int) -> None:
@@ -147,7 +147,7 @@ class Seat:
             self.turns += 1
             self._use = self._use.after(tokens=0, turns=1)
             self.doorkeeper.turned(self)
-        await self._wait(self.doorkeeper.pass_gate)
+        await self.wait(self.doorkeeper.pass_gate)
         room = await self._room()
         asked = request if room is None else _at_most(request, room)
         began = self.now()
@@ -181,16 +181,17 @@ class Seat:
             return None
         match segment_verdict(self._use, self.segment):
             case "waits":
-                await self._wait(lambda: self.doorkeeper.wait_next_segment(self), "segment")
+                await self.wait(lambda: self.doorkeeper.wait_next_segment(self), "segment")
                 self._use = self._use.next()
-                await self._wait(self.doorkeeper.pass_gate)
+                await self.wait(self.doorkeeper.pass_gate)
             case "truncated":
                 raise StoppedTrajectory("tokens", "its last segment is used up")
             case "goes_on":
                 pass
         return self.segment.tokens - self._use.tokens
 
-    async def _wait(self, waits: Callable[[], Awaitable[None]], phase: Phase = "gate") -> None:
+    async def wait(self, waits: Callable[[], Awaitable[object]], phase: Phase = "gate") -> None:
+        """Wait for somebody else; no deadline and no clock of the trajectory runs meanwhile."""
         began = self.now()
         with self.doing(phase):
             await waits()

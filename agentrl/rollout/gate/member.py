@@ -1,0 +1,91 @@
+"""One trajectory of a group, and the group: what the ledger knows of each."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.rollout.gate.group import failures_kept
+from agentrl.rollout.recorder import KeptGroup, KeptMember
+from agentrl.scheduler import Attempt, GroupState, Order
+from agentrl.trajectory import Failed, Leaf
+
+MemberPhase = Literal["queued", "live", "parked", "ended", "stopped"]
+"""`stopped` was told to end because nobody needs it; its coroutine may still be closing things."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One trajectory of a group. Owned by the ledger; others read it."""
+
+    group: int
+    sample: int
+    phase: MemberPhase = "queued"
+    failures: int = 0
+    restarts: int = 0
+    begun: int = 0
+    """How often it was started."""
+    born: int = 0
+    """Version when it was started last."""
+    oldest: int | None = None
+    """Version of its oldest sampled token since then."""
+    leaf: Leaf | None = None
+    """Its end, once it has ended for good."""
+    kept: KeptMember | None = None
+    """What a record kept of it, until it has begun."""
+    waits: bool = False
+    """It is a branch with a world and a coroutine already, and queued for its place."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """Return which try at which trajectory this is."""
+        return Attempt(group=self.group, sample=self.sample, number=max(0, self.begun - 1))
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One task's trajectories. Owned by the ledger; others read it."""
+
+    state: GroupState
+    opened: int
+    """Which opening it came with: groups opened together start side by side."""
+    requeues: int
+    order: Order | None = None
+    """What it was opened for, where the ledger was told."""
+    members: list[Member] = field(default_factory=list[Member])
+    is_ready: bool = False
+    kept: KeptGroup | None = None
+    """What a record kept of it."""
+
+    @property
+    def to_come(self) -> int:
+        """Return how many trajectories of its target have not been asked for: branches, mostly."""
+        return max(0, self.state.target - self.state.started)
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """Return what the group trains on and the failures it carries, in sample order."""
+        leaves = [member.leaf for member in self.members if member.leaf is not None]
+        valid = [leaf for leaf in leaves if not isinstance(leaf.outcome, Failed)]
+        failed = [leaf for leaf in leaves if isinstance(leaf.outcome, Failed)]
+        return sorted([*valid, *failed[: failures_kept(self.state)]], key=lambda leaf: leaf.sample)
+
+
+def member_of(group: KeptGroup, kept: KeptMember | None, sample: int) -> Member:
+    """Return a kept trajectory as it stood; one of which nothing is kept begins, or is over."""
+    if kept is None:
+        return Member(group.number, sample, phase="stopped" if group.complete else "queued")
+    member = Member(
+        group.number, sample, failures=kept.failures, begun=kept.attempt, leaf=kept.leaf, kept=kept
+    )
+    if kept.leaf is not None:
+        member.phase, member.begun = "ended", kept.attempt + 1
+        member.born, member.oldest = group.step, group.oldest(kept)
+    return member
+
+
+def too_old(member: Member) -> Failed:
+    """Return how a trajectory ends that its age bound has stopped too often."""
+    return Failed(
+        "cancelled",
+        f"begun at version {member.born} and too old to train, after {member.restarts} restarts; "
+        "raise rollout.max_start_lag or rollout.max_age, or choose rollout.when_old: mask",
+    )
