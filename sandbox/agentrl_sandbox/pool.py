@@ -29,6 +29,8 @@ WARM = 8
 _CLOSED = "this sandbox pool is closed; open another one"
 _FDS_PER_SESSION = 3
 _FDS_OF_OTHERS = 512
+_worked: set[SandboxSettings] = set()
+"""What sessions have been opened with in this process: these settings are possible here."""
 
 
 class _Slot:
@@ -64,7 +66,8 @@ class ForkServerPool:
         """Return a fresh session; with `owns_pool` the pool is closed with the session.
 
         `ConfigError` when this machine cannot isolate sessions as configured, `SandboxError` when
-        the supervisor dies meanwhile, or no place came free in time.
+        the supervisor dies meanwhile, or no place came free in time. Once sessions have been opened
+        like this in the process, it can: whatever stops one from starting is a `SandboxError`.
         """
         if self._closed:
             raise SandboxError(_CLOSED)
@@ -100,13 +103,14 @@ class ForkServerPool:
         try:
             greeting = await family.channel.greeting(START_S + GRACE_S)
             if "refused" in greeting.frame.body:
-                raise ConfigError(self._launcher.explain(greeting.frame.body["refused"]))
+                raise self._refusal(self._launcher.explain(greeting.frame.body["refused"]))
             number, line = greeting.frame.body["session"], family.line(greeting)
             session = Session(family, number, line, place, on_close=on_close)
             await session.greeted()
         except BaseException:
             family.channel.close()
             raise
+        _worked.add(self._settings)
         return session
 
     async def _opened(self, slot: _Slot) -> Opened:
@@ -126,10 +130,19 @@ class ForkServerPool:
                 dead, slot.supervisor = slot.supervisor, None
                 await dead.close()
             if slot.supervisor is None:
-                slot.supervisor = await Supervisor.start(
-                    self._launcher, self._settings, warm=self._warm
-                )
+                try:
+                    slot.supervisor = await Supervisor.start(
+                        self._launcher, self._settings, warm=self._warm
+                    )
+                except ConfigError as error:
+                    raise self._refusal(str(error)) from error
             return slot.supervisor
+
+    def _refusal(self, why: str) -> ConfigError | SandboxError:
+        """Return the error for what could not start: nobody's configuration if others did."""
+        if self._settings not in _worked:
+            return ConfigError(why)
+        return SandboxError(f"a sandbox did not start, and earlier ones like it did: {why}")
 
     async def _close(self, slot: _Slot) -> None:
         async with slot.starting:

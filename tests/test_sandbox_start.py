@@ -1,0 +1,87 @@
+"""What a sandbox that does not start means: a wrong machine, or bad luck on a right one.
+
+Mutants seen caught: settings never noted as working; noted before a session was opened.
+"""
+
+import os
+import signal
+from dataclasses import dataclass, replace
+from socket import socket
+
+import pytest
+
+from agentrl.errors import ConfigError, RolloutError, SandboxError
+from agentrl.sandbox import Limits, SandboxSettings
+from agentrl_sandbox import ForkServerPool, pool
+from agentrl_sandbox.launch import Launcher, Started, launcher
+
+BARE = SandboxSettings(backend="process", allow_unisolated=True)
+both = pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param(BARE, id="process"),
+    ],
+)
+
+
+@dataclass
+class Killing:
+    """Starts supervisors, and kills each before it has said a word."""
+
+    inner: Launcher
+
+    @property
+    def isolated(self) -> bool:
+        return self.inner.isolated
+
+    async def start(self, control: socket) -> Started:
+        started = await self.inner.start(control)
+        assert started.pid is not None
+        os.kill(started.pid, signal.SIGKILL)
+        return started
+
+    def explain(self, why: str) -> str:
+        return self.inner.explain(why)
+
+
+def only(how: SandboxSettings, processes: int) -> SandboxSettings:
+    """Return settings that no other test has opened anything with."""
+    return replace(how, limits=Limits(processes=processes))
+
+
+def kill_all_that_start(patch: pytest.MonkeyPatch) -> None:
+    def killing(how: SandboxSettings) -> Launcher:
+        return Killing(launcher(how))
+
+    patch.setattr(pool, "launcher", killing)
+
+
+@both
+async def test_a_supervisor_killed_at_once_is_the_machines_fault_until_one_has_worked(
+    how: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = only(how, 41)
+    with monkeypatch.context() as patch:
+        kill_all_that_start(patch)
+        for _ in range(2):
+            with pytest.raises(ConfigError):
+                await open_one(how)
+    await open_one(how)
+    with monkeypatch.context() as patch:
+        kill_all_that_start(patch)
+        with pytest.raises(SandboxError, match="earlier ones like it did") as caught:
+            await open_one(how)
+        assert isinstance(caught.value, RolloutError)
+        with pytest.raises(ConfigError):
+            await open_one(only(how, 42))
+    await open_one(how)
+
+
+async def open_one(how: SandboxSettings) -> None:
+    places = ForkServerPool(how, warm=0)
+    try:
+        session = await places.open()
+        assert (await session.exec("1 + 1")).value == "2"
+    finally:
+        await places.close()
