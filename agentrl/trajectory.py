@@ -124,6 +124,8 @@ class Trajectory:
     """0.0 where the policy did not sample."""
     versions: tuple[int, ...]
     """-1 where the policy did not sample."""
+    nodes: tuple[int, ...]
+    """The tree's node of each token; trajectories that share one share its tokens."""
     turn_rewards: tuple[float, ...] = ()
     seconds: float = 0.0
     tool_calls: int = 0
@@ -180,6 +182,10 @@ class Tree:
             raise ValueError(f"node {leaf.node} is not one of the tree's {len(self._nodes)}")
         self._leaves.append(leaf)
 
+    def node(self, id: int) -> Node:
+        """Return one node."""
+        return self._nodes[id]
+
     def path(self, node: int) -> tuple[Node, ...]:
         """Return the nodes from the root to `node`."""
         return tuple(self._nodes[i] for i in self.path_ids(node))
@@ -194,7 +200,8 @@ class Tree:
 
     def trajectory(self, leaf: Leaf) -> Trajectory:
         """Return the path to `leaf` as one flat record."""
-        path = () if leaf.node is None else self.path(leaf.node)
+        ids = () if leaf.node is None else self.path_ids(leaf.node)
+        path = tuple(self._nodes[i] for i in ids)
         sampled = [part.source == "sampled" for part in path]
         return Trajectory(
             task=self.task,
@@ -213,6 +220,7 @@ class Tree:
                 for part, own in zip(path, sampled, strict=True)
                 for x in (part.versions if own else (-1,) * len(part.token_ids))
             ),
+            nodes=tuple(i for i, part in zip(ids, path, strict=True) for _ in part.token_ids),
             turn_rewards=leaf.turn_rewards,
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,

@@ -15,14 +15,15 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import GrpoAdvantage, LearnSection
 from agentrl.config.run import MakePolicySection
 from agentrl.learn.aggregate import Aggregation, Counts, aggregate
-from agentrl.learn.batch import Row, groups_of, micro_batch, micro_batches
+from agentrl.learn.batch import Row, micro_batch
+from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.methods import advantage_of
 from agentrl.learn.newpolicy import make_model
-from agentrl.learn.tally import Tally
+from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import Trainer
-from agentrl.learn.update import PolicyGradient
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
+from tests.learning import gradients
 
 CPU = torch.device("cpu")
 SECTION = MakePolicySection(
@@ -76,16 +77,7 @@ def rows_of(trees: Sequence[Tree], weights: Weights | None = None) -> list[Row]:
 
 def gradient(rows: Sequence[Row], how: Aggregation, *, limit_tokens: int = 8192) -> Tensor:
     """Return the gradient of one optimiser step, and its loss, as one vector."""
-    model, total = model_of(), torch.zeros(1)
-    config = LearnSection(aggregation=how)
-    policy = PolicyGradient(model, config, temperature=1.0, head_at_positions=True)
-    counts = Counts.of(row.sample.sampled_tokens for row in rows)
-    for batch in micro_batches(rows, limit_tokens=limit_tokens, device=CPU):
-        loss = policy.loss(batch, counts=counts, tally=Tally(), measure_gap=True)
-        loss.backward()
-        total += loss.detach()
-    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return torch.cat([*found, total])
+    return gradients(model_of(), rows, LearnSection(aggregation=how), limit_tokens=limit_tokens)
 
 
 def everything(weight: float) -> Weights:
@@ -111,7 +103,7 @@ def test_a_weight_stands_on_the_tokens_of_its_turn() -> None:
     #                                  prompt      turn 0      tool        turn 1        tool
     assert sample.weights.tolist() == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 0.0, 0.0]
     assert sample.sampled_tokens == 5
-    block = micro_batch([rows_of(TREES, SOME)[0]], device=CPU)
+    block = micro_batch([rows_of(TREES, SOME)[0]], layout=Padded(10**6), device=CPU)
     assert block.weights is not None
     assert block.weights.tolist() == [[0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0]]
     assert all(s.weights is None for group in groups_of(TREES) for s in group.samples)

@@ -18,10 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.learn import GrpoAdvantage, PpoClipLoss
-from agentrl.learn.advantage import grpo, per_trajectory
-from agentrl.learn.batch import groups_of
+from agentrl.config.learning.advantage import GrpoAdvantage
+from agentrl.config.learning.loss import PpoClipLoss
+from agentrl.learn.advantage import per_trajectory
+from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.methods import advantage_of
+from agentrl.learn.sample import groups_of
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree
 

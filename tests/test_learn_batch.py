@@ -9,6 +9,7 @@
 """
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.batch import Row, Sample, groups_of, micro_batch, micro_batches, plan, tokens_of
+from agentrl.learn.batch import Row, micro_batch, micro_batches
+from agentrl.learn.layouts.padded import Padded, plan
+from agentrl.learn.sample import Sample, groups_of
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
 
@@ -51,7 +54,16 @@ def sample_of(*parts: tuple[Source, tuple[int, ...]]) -> Sample:
 def row_of(*parts: tuple[Source, tuple[int, ...]]) -> Row:
     """Return a row whose advantages are 100 + the token."""
     sample = sample_of(*parts)
-    return Row(sample, sample.token_ids + 100.0, proximal=-sample.token_ids - 0.5)
+    scored = replace(sample, proximal=-sample.token_ids - 0.5)
+    return Row(scored, sample.token_ids + 100.0)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A context and what trains of it."""
+
+    token_ids: np.ndarray
+    mask: np.ndarray
 
 
 Parts = tuple[tuple[Source, tuple[int, ...]], ...]
@@ -67,10 +79,14 @@ SHORT: Parts = (("prompt", (1,)), ("sampled", (8,)), ("template", (9,)))
 
 
 def test_a_micro_batch_golden() -> None:
-    batch = micro_batch([row_of(*LONG), row_of(*SHORT)], device=CPU)
+    batch = micro_batch([row_of(*LONG), row_of(*SHORT)], layout=Padded(10), device=CPU)
     # The tool result after the last sampled token is not computed at all.
     assert batch.tokens.inputs.tolist() == [[1, 2, 3, 4, 5], [1, 0, 0, 0, 0]]
-    assert batch.tokens.targets.tolist() == [[2, 3, 4, 5, 6], [8, 0, 0, 0, 0]]
+    assert batch.tokens.predictions.tolist() == [1, 2, 4, 5]
+    assert batch.tokens.targets.tolist() == [3, 4, 6, 8]
+    assert batch.tokens.entries.tolist() == [0, 1, 2, 3]
+    assert batch.versions.tolist() == [[0, 3, 4, 0, 6], [8, 0, 0, 0, 0]]
+    assert batch.turns.tolist() == [[0, 1, 1, 0, 3], [1, 0, 0, 0, 0]]
     assert batch.mask.int().tolist() == [[0, 1, 1, 0, 1], [1, 0, 0, 0, 0]]
     assert batch.behaviour.tolist() == [[0, -3, -4, 0, -6], [-8, 0, 0, 0, 0]]
     assert batch.advantages.tolist() == [[0, 103, 104, 0, 106], [108, 0, 0, 0, 0]]
@@ -86,6 +102,9 @@ def test_a_sample_keeps_what_was_recorded() -> None:
     assert sample.versions[sample.mask].tolist() == [3, 4, 6]
     assert sample.turns.tolist() == [0, 0, 1, 1, 2, 3, 4]
     assert sample.sampled_tokens == 3
+    assert sample.nodes.tolist() == [0, 0, 1, 1, 2, 3, 4]
+    assert (sample.turn_rewards, sample.truncated) == ((), False)
+    assert groups_of([tree_of(*LONG)])[0].parents == (None, 0, 1, 2, 3)
 
 
 def test_failed_trajectories_and_groups_of_nothing_else_are_left_out() -> None:
@@ -152,20 +171,21 @@ def test_plan_holds_everything_once_and_never_more_than_the_limit(
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=6))
 def test_padding_and_everything_off_the_mask_is_zero(masks: list[list[bool]]) -> None:
     masks = [[False, *mask, True] for mask in masks]
-    pairs = [(np.arange(1, len(m) + 1), np.array(m)) for m in masks]
-    tokens = tokens_of(pairs, device=CPU)
+    pairs = [Pair(np.arange(1, len(m) + 1), np.array(m)) for m in masks]
+    tokens = Padded(1).tokens(pairs, device=CPU)
     assert tokens.mask.sum().item() == sum(map(sum, masks))
-    for (ids, mask), inputs, targets, kept in zip(
-        pairs, tokens.inputs, tokens.targets, tokens.mask, strict=True
-    ):
-        assert targets[kept].tolist() == ids[mask].tolist()
-        width = len(ids) - 1
-        assert inputs[:width].tolist() == ids[:-1].tolist()
+    expected = np.concatenate([pair.token_ids[pair.mask] for pair in pairs])
+    assert tokens.targets[tokens.entries].tolist() == expected.tolist()
+    before = np.concatenate([pair.token_ids[np.flatnonzero(pair.mask) - 1] for pair in pairs])
+    assert tokens.inputs.flatten()[tokens.predictions].tolist() == before.tolist()
+    for pair, inputs, kept in zip(pairs, tokens.inputs, tokens.mask, strict=True):
+        width = len(pair.token_ids) - 1
+        assert inputs[:width].tolist() == pair.token_ids[:-1].tolist()
         assert not inputs[width:].any()
         assert not kept[width:].any()
 
 
 def test_micro_batches_respect_the_limit() -> None:
     rows = [row_of(*LONG), row_of(*SHORT), row_of(*LONG)]
-    batches = micro_batches(rows, limit_tokens=5, device=CPU)
+    batches = micro_batches(rows, layout=Padded(5), device=CPU)
     assert [tuple(batch.mask.shape) for batch in batches] == [(1, 5), (1, 5), (1, 1)]

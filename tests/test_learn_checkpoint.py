@@ -22,7 +22,8 @@ from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from agentrl.config.learn import AdamWSection, LearnSection
+from agentrl.config.learn import LearnSection
+from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.checkpoint import Checkpoints, latest, load, save

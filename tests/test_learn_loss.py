@@ -19,29 +19,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl.config.learn import NoCorrection, PpoClipLoss, TruncatedCorrection
+from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
+from agentrl.config.learning.loss import PpoClipLoss
+from agentrl.config.section import Section
 from agentrl.learn.aggregate import Aggregation, Counts, aggregate
-from agentrl.learn.correction import (
-    Weights,
-    log_ratio,
+from agentrl.learn.correction import CorrectionFunction, PlannedCorrection, Weights, log_ratio
+from agentrl.learn.corrections.truncated import (
     sequence_truncated,
     token_truncated,
     uncorrected,
 )
 from agentrl.learn.gap import gap_metrics, observe_gap
-from agentrl.learn.loss import PolicyTokens, ppo_clip
+from agentrl.learn.loss import PlannedLoss
+from agentrl.learn.losses.ppo_clip import ppo_clip
 from agentrl.learn.methods import correction_of, loss_of
 from agentrl.learn.tally import Tally
+from tests.learning import all_of, block, mismatch, policy_tokens
 
 
 def row(*values: float) -> Tensor:
     """Return one sequence."""
-    return torch.tensor([values], dtype=torch.float64).float()
-
-
-def all_of(values: Tensor) -> Tensor:
-    """Return a mask of everything."""
-    return torch.ones_like(values, dtype=torch.bool)
+    return block(values)
 
 
 # ratio r, advantage A -> loss, d loss / d log-prob, clipped; clip 0.2 / 0.28, dual clip 3
@@ -87,13 +85,14 @@ def test_log_ratios_are_cut_at_twenty(log: float, bound: float) -> None:
 def test_every_knob_of_the_loss_section_reaches_the_formula() -> None:
     section = PpoClipLoss(clip_low=0.1, clip_high=0.3, dual_clip=2.0)
     proximal = row(-1.0, -1.0, -1.0)
-    tokens = PolicyTokens(
-        logprobs=proximal + row(math.log(5), math.log(0.5), math.log(5)),
+    tokens = policy_tokens(
+        proximal + row(math.log(5), math.log(0.5), math.log(5)),
+        row(1.0, -1.0, -1.0),
         proximal=proximal,
-        advantages=row(1.0, -1.0, -1.0),
-        mask=all_of(proximal),
     )
-    found = loss_of(section)(tokens).losses
+    loss = loss_of(section)
+    assert not isinstance(loss, PlannedLoss)
+    found = loss(tokens).losses
     assert found.tolist()[0] == pytest.approx([-1.3, 0.9, 2.0], rel=1e-6)
 
 
@@ -147,20 +146,27 @@ def test_shares_of_micro_batches_add_up(
     assert sum(s.item() for s in shares) == pytest.approx(whole.item(), abs=1e-5)
 
 
+def correction(section: Section) -> CorrectionFunction:
+    """Return the correction of a section that plans nothing."""
+    found = correction_of(section)
+    assert not isinstance(found, PlannedCorrection)
+    return found
+
+
 RHO = row(2.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(2.0, [2.0, 0.5, 1.0]), (1.0, [1.0, 0.5, 1.0])])
 def test_token_weights_golden(cap: float, expected: list[float]) -> None:
-    weights = token_truncated(RHO.log(), all_of(RHO), cap=cap)
+    weights = token_truncated(mismatch(RHO.log()), cap=cap)
     assert weights.applied.tolist()[0] == pytest.approx(expected, rel=1e-6)
     assert weights.raw.tolist()[0] == pytest.approx([2.0, 0.5, 1.0], rel=1e-6)
 
 
 def test_sequence_weights_golden() -> None:
-    weights = sequence_truncated(RHO.log(), all_of(RHO), cap=2.0)
+    weights = sequence_truncated(mismatch(RHO.log()), cap=2.0)
     assert weights.applied.tolist()[0] == pytest.approx([1.0, 1.0, 1.0], rel=1e-6)
-    weights = sequence_truncated(row(4.0, 1.5, 1.0).log(), all_of(RHO), cap=2.0)
+    weights = sequence_truncated(mismatch(row(4.0, 1.5, 1.0).log()), cap=2.0)
     assert weights.applied.tolist()[0] == pytest.approx([2.0] * 3, rel=1e-6)
     assert weights.raw.tolist()[0] == pytest.approx([6.0] * 3, rel=1e-6)
 
@@ -168,16 +174,16 @@ def test_sequence_weights_golden() -> None:
 def test_a_sequence_is_summed_before_it_is_cut_and_over_its_mask_only() -> None:
     gaps = row(-25.0, 25.0, math.log(1.5), 9.0)
     mask = torch.tensor([[True, True, True, False]])
-    weights = sequence_truncated(gaps, mask, cap=2.0)
+    weights = sequence_truncated(mismatch(gaps, mask), cap=2.0)
     # Cut before summing, the two large ones would still cancel; cut at 20 and 25 they would not.
     assert weights.applied.tolist()[0] == pytest.approx([1.5, 1.5, 1.5, 0.0], rel=1e-5)
-    uneven = sequence_truncated(row(-25.0, 25.5), all_of(row(0.0, 0.0)), cap=2.0)
+    uneven = sequence_truncated(mismatch(row(-25.0, 25.5)), cap=2.0)
     assert uneven.applied[0, 0].item() == pytest.approx(math.exp(0.5), rel=1e-5)
 
 
 def test_token_ratios_are_cut_at_twenty_and_padding_weighs_nothing() -> None:
     mask = torch.tensor([[True, True, False]])
-    weights = token_truncated(row(50.0, -50.0, 1.0), mask, cap=1e30)
+    weights = token_truncated(mismatch(row(50.0, -50.0, 1.0), mask), cap=1e30)
     assert weights.applied.tolist()[0] == pytest.approx(
         [math.exp(20), math.exp(-20), 0.0], rel=1e-5
     )
@@ -198,15 +204,15 @@ def test_every_knob_of_the_correction_section_reaches_the_formula(
     level: Literal["token", "sequence"], first: float
 ) -> None:
     gaps = row(3.0, 0.5).log()
-    weights = correction_of(TruncatedCorrection(level=level, cap=4.0))(gaps, all_of(gaps))
+    weights = correction(TruncatedCorrection(level=level, cap=4.0))(mismatch(gaps))
     assert weights.applied[0, 0].item() == pytest.approx(first, rel=1e-6)
-    cut = correction_of(TruncatedCorrection(level=level, cap=1.25))(gaps, all_of(gaps))
+    cut = correction(TruncatedCorrection(level=level, cap=1.25))(mismatch(gaps))
     assert cut.applied[0, 0].item() == pytest.approx(1.25)
 
 
 def test_no_correction_weighs_every_sampled_token_one() -> None:
     mask = torch.tensor([[True, True, False]])
-    weights = correction_of(NoCorrection())(RHO.log(), mask)
+    weights = correction(NoCorrection())(mismatch(RHO.log(), mask))
     assert weights.applied.tolist() == [[1.0, 1.0, 0.0]]
     assert weights.raw.tolist()[0] == pytest.approx([2.0, 0.5, 0.0])
 
@@ -220,10 +226,11 @@ def observed(gaps: Tensor, behaviour: Tensor, weights: Weights, mask: Tensor) ->
 
 def test_gap_metrics_golden() -> None:
     gaps, mask = RHO.log(), all_of(RHO)
-    found = observed(gaps, row(-1, -1, -1), token_truncated(gaps, mask, cap=1.5), mask)
+    found = observed(gaps, row(-1, -1, -1), token_truncated(mismatch(gaps, mask), cap=1.5), mask)
     assert found == pytest.approx(
         {
-            "tis/ess": 0.777778,  # (7/6)^2 / (5.25/3)
+            "engine_gap/ess": 0.777778,  # (7/6)^2 / (5.25/3)
+            "engine_gap/chi2": 0.75,  # 5.25/3 - 1
             "tis/clipped_fraction": 1 / 3,
             "tis/low_fraction": 1 / 3,  # 0.5 < 1 / 1.5
             "engine_gap/mean_abs": 2 * math.log(2) / 3,
@@ -241,12 +248,12 @@ def test_gap_metrics_see_direction_and_missing_numbers() -> None:
     proximal = row(-2.0 + math.log(2), -5.0)
     mask = all_of(proximal)
     gaps = log_ratio(proximal, behaviour, mask)
-    found = observed(gaps, behaviour, uncorrected(gaps, mask), mask)
+    found = observed(gaps, behaviour, uncorrected(mismatch(gaps, mask)), mask)
     assert found["engine_gap/kl_k1"] == pytest.approx(-0.6931 / 2, abs=1e-4)
     assert found["engine_gap/nonfinite"] == 0.5
     assert found["tis/clipped_fraction"] == found["tis/low_fraction"] == 0.0
     gaps = -gaps
-    found = observed(gaps, behaviour, uncorrected(gaps, mask), mask)
+    found = observed(gaps, behaviour, uncorrected(mismatch(gaps, mask)), mask)
     assert found["engine_gap/max"] == pytest.approx(0.6931, abs=1e-4)
 
 
@@ -254,6 +261,6 @@ def test_gap_metrics_see_direction_and_missing_numbers() -> None:
 def test_the_kl_estimate_is_never_negative_and_ess_is_a_fraction(logs: list[float]) -> None:
     gaps = row(*logs)
     mask = all_of(gaps)
-    found = observed(gaps, gaps, token_truncated(gaps, mask), mask)
+    found = observed(gaps, gaps, token_truncated(mismatch(gaps, mask)), mask)
     assert found["engine_gap/kl"] >= -1e-9
-    assert 0 < found["tis/ess"] <= 1 + 1e-6
+    assert 0 < found["engine_gap/ess"] <= 1 + 1e-6

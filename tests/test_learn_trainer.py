@@ -21,123 +21,39 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
-from agentrl.config.learn import (
-    AdamWSection,
-    GrpoAdvantage,
-    LearnSection,
-    NoCorrection,
-    PpoClipLoss,
-    TruncatedCorrection,
-)
-from agentrl.config.run import MakePolicySection
+from agentrl.config.learn import LearnSection
+from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
+from agentrl.config.learning.loss import PpoClipLoss
+from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learning.proximal import BehaviourProximal
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.aggregate import Counts
-from agentrl.learn.batch import Row, groups_of, micro_batch, micro_batches
+from agentrl.learn.batch import Row
+from agentrl.learn.evidence import Evidence
 from agentrl.learn.forward import head_is_plain, score
-from agentrl.learn.methods import advantage_of
-from agentrl.learn.newpolicy import make_model
+from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.optimizer import warmup
-from agentrl.learn.tally import Tally
-from agentrl.learn.trainer import Trainer, with_proximal
-from agentrl.learn.update import PolicyGradient
+from agentrl.learn.sample import Group
+from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
-
-CPU = torch.device("cpu")
-VOCABULARY = 12
-SECTION = MakePolicySection(
-    hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, intermediate_size=32
+from tests.learning import (
+    CPU,
+    VOCABULARY,
+    assert_close,
+    gradient_of,
+    gradients,
+    head_of,
+    model_of,
+    rows_of,
+    trees_of,
 )
-
-
-def model_of(seed: int = 0, *, scale: float = 6.0) -> PreTrainedModel:
-    """Return a two-layer Qwen3 whose weights are large enough that tokens differ clearly."""
-    model = make_model(
-        SECTION, vocab_size=VOCABULARY, eos_token_id=1, pad_token_id=0, context_tokens=64, seed=seed
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter *= scale
-    return model
-
-
-def head_of(model: PreTrainedModel) -> Tensor:
-    """Return the weight of the language-model head."""
-    return cast(Tensor, cast(Any, model).lm_head.weight)
-
-
-def trees_of(
-    count: int = 3, *, group: int = 4, seed: int = 0, version: int = 0, gap: float = 0.0
-) -> list[Tree]:
-    """Return multi-turn groups of unequal lengths with random tokens and log-probs.
-
-    Rewards rise with the sample, so that in groups of four none has an advantage of zero.
-    """
-    random = np.random.default_rng(seed)
-    trees: list[Tree] = []
-    for name in range(count):
-        tree = Tree(Task(prompt="q", id=f"t{name}"))
-        prompt = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3 + name), turn=0))
-        for sample in range(group):
-            at = prompt
-            for turn in range(int(random.integers(1, 4))):
-                n = int(random.integers(1, 6))
-                at = tree.add(
-                    Node(
-                        parent=at,
-                        source="sampled",
-                        token_ids=tuple(random.integers(2, VOCABULARY, n).tolist()),
-                        turn=turn,
-                        logprobs=tuple((-2.5 + gap * random.standard_normal(n)).tolist()),
-                        versions=(version,) * n,
-                    )
-                )
-                at = tree.add(Node(parent=at, source="tool", token_ids=(4, 5), turn=turn))
-            tree.end(Leaf(node=at, outcome=Finished(float(sample)), sample=sample))
-        trees.append(tree)
-    return trees
-
-
-def rows_of(trees: Sequence[Tree]) -> list[Row]:
-    """Return the rows a trainer would make of these trees."""
-    groups = groups_of(trees)
-    samples = [sample for group in groups for sample in group.samples]
-    credit = advantage_of(GrpoAdvantage())(groups)
-    return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
-
-
-def gradients(
-    model: PreTrainedModel, rows: Sequence[Row], config: LearnSection, *, limit_tokens: int = 8192
-) -> Tensor:
-    """Return the gradient of one optimiser step on these rows, and its loss, as one vector."""
-    model.zero_grad(set_to_none=True)
-    total = torch.zeros(1)
-    policy = PolicyGradient(model, config, temperature=1.0, head_at_positions=True)
-    counts = Counts.of(row.sample.sampled_tokens for row in rows)
-    for batch in micro_batches(rows, limit_tokens=limit_tokens, device=CPU):
-        loss = policy.loss(batch, counts=counts, tally=Tally(), measure_gap=True)
-        loss.backward()
-        total += loss.detach()
-    return torch.cat([gradient_of(model), total])
-
-
-def gradient_of(model: PreTrainedModel) -> Tensor:
-    """Return the gradient the model holds, as one vector."""
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-def assert_close(found: Tensor, expected: Tensor) -> None:
-    """Assert two gradients equal to float32's rounding of a sum."""
-    assert (found - expected).norm() <= 2e-6 * expected.norm()
-    assert expected.norm() > 1e-3
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_scores_are_those_of_the_plain_full_forward_pass(temperature: float) -> None:
     model = model_of()
     rows = rows_of(trees_of())
-    tokens = micro_batch(rows, device=CPU).tokens
+    tokens = Padded(10**6).tokens(rows, device=CPU)
     with torch.no_grad():
         found = score(model, tokens, temperature=temperature, head_at_positions=True)
         for i, row in enumerate(rows):
@@ -156,7 +72,7 @@ def test_scores_are_those_of_the_plain_full_forward_pass(temperature: float) -> 
 
 def test_the_head_at_positions_gives_the_gradient_of_the_full_forward_pass() -> None:
     model = model_of()
-    tokens = micro_batch(rows_of(trees_of()), device=CPU).tokens
+    tokens = Padded(10**6).tokens(rows_of(trees_of()), device=CPU)
     found: list[Tensor] = []
     for head_at_positions in (True, False):
         model.zero_grad(set_to_none=True)
@@ -218,10 +134,22 @@ def test_members_of_a_group_may_come_in_any_order() -> None:
     assert_close(gradients(model, rows[::-1], LearnSection()), expected)
 
 
+AS_IT_WAS_SAMPLED = LearnSection(correction=NoCorrection(), proximal=BehaviourProximal())
+
+
+def scored_by(
+    model: PreTrainedModel, rows: Sequence[Row], *, limit_tokens: int = 8192
+) -> list[Row]:
+    """Return the rows with log-probs of the model as it is."""
+    evidence = Evidence(model, Padded(limit_tokens), temperature=1.0, head_at_positions=True)
+    (group,) = evidence.of([Group("t", tuple(row.sample for row in rows))])
+    return [Row(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
+
+
 def test_one_optimiser_step_needs_no_proximal_pass() -> None:
     model = model_of()
     rows = rows_of(trees_of(gap=0.5))
-    scored = with_proximal(model, rows, temperature=1.0, limit_tokens=8192, head_at_positions=True)
+    scored = scored_by(model, rows)
     config = LearnSection()
     assert_close(gradients(model, rows, config), gradients(model, scored, config))
 
@@ -229,14 +157,14 @@ def test_one_optimiser_step_needs_no_proximal_pass() -> None:
 def test_proximal_log_probs_stand_at_their_tokens() -> None:
     model = model_of()
     rows = rows_of(trees_of())
-    for row in with_proximal(model, rows, temperature=1.0, limit_tokens=40, head_at_positions=True):
+    for row in scored_by(model, rows, limit_tokens=40):
         ids = torch.tensor(row.sample.token_ids)
         with torch.no_grad():
             logs = model(input_ids=ids[None]).logits[0].log_softmax(dim=-1)
         expected = logs[:-1].gather(-1, ids[1:, None])[:, 0].numpy()
         mask = row.sample.mask
-        assert row.proximal is not None
-        np.testing.assert_allclose(row.proximal[mask], expected[mask[1:]], atol=1e-5)
+        assert row.sample.proximal is not None
+        np.testing.assert_allclose(row.sample.proximal[mask], expected[mask[1:]], atol=1e-5)
 
 
 def policy_gradient(model: PreTrainedModel, rows: Sequence[Row], cap: float) -> Tensor:
@@ -265,37 +193,35 @@ def test_where_current_is_proximal_the_gradient_is_weight_times_policy_gradient(
 
 def test_where_behaviour_is_proximal_the_decoupled_loss_is_plain_ppo() -> None:
     model, start = model_of(), model_of(1)
-    rows = with_proximal(
-        start, rows_of(trees_of()), temperature=1.0, limit_tokens=8192, head_at_positions=True
-    )
+    rows = scored_by(start, rows_of(trees_of()))
     for row in rows:
-        assert row.proximal is not None
-        row.sample.behaviour[:] = row.proximal
+        assert row.sample.proximal is not None
+        row.sample.behaviour[:] = row.sample.proximal
     decoupled = gradients(model, rows, LearnSection(correction=TruncatedCorrection(cap=5.0)))
-    plain = gradients(model, rows, LearnSection(correction=NoCorrection()))
+    plain = gradients(model, rows, AS_IT_WAS_SAMPLED)
     assert_close(decoupled, plain)
 
 
-def test_without_correction_the_behaviour_policy_is_the_proximal_one() -> None:
+def test_the_clip_can_be_anchored_to_the_behaviour_policy() -> None:
     model = model_of()
     rows = rows_of(trees_of(gap=1.0))
     loose = PpoClipLoss(clip_low=1.0, clip_high=1e9, dual_clip=None)
-    config = LearnSection(correction=NoCorrection(), loss=loose)
+    config = AS_IT_WAS_SAMPLED.model_copy(update={"loss": loose})
     expected = policy_gradient(model, rows, math.inf)
     # Unclipped, the gradient of the ratio pi / mu is that of an uncapped weight.
     assert_close(gradients(model, rows, config)[:-1], expected)
-    clipped = gradients(model, rows, LearnSection(correction=NoCorrection()))
+    clipped = gradients(model, rows, AS_IT_WAS_SAMPLED)
     assert (clipped[:-1] - expected).norm() > 1e-3
 
 
 def test_missing_behaviour_log_probs_weigh_one() -> None:
     random = np.random.default_rng(0)
-    for correction in (TruncatedCorrection(), NoCorrection()):
+    for config in (LearnSection(), AS_IT_WAS_SAMPLED):
         model = model_of()
         rows = rows_of(trees_of())
         for row in rows:
             row.sample.behaviour[:] = random.choice([math.nan, math.inf, -math.inf])
-        found = gradients(model, rows, LearnSection(correction=correction))
+        found = gradients(model, rows, config)
         assert_close(found[:-1], policy_gradient(model, rows, 2.0))
 
 
@@ -319,7 +245,7 @@ class Calls:
         (LearnSection(), (1, 0)),
         (LearnSection(minibatches=2), (2, 1)),
         (LearnSection(epochs=3), (3, 1)),
-        (LearnSection(minibatches=2, correction=NoCorrection()), (2, 0)),
+        (AS_IT_WAS_SAMPLED.model_copy(update={"minibatches": 2}), (2, 0)),
     ],
 )
 def test_a_proximal_pass_is_made_only_where_it_is_needed(
@@ -334,11 +260,12 @@ def test_a_proximal_pass_is_made_only_where_it_is_needed(
 
 
 def test_the_gap_is_measured_against_the_weights_at_batch_start() -> None:
-    for section in (LearnSection(epochs=4), LearnSection(epochs=4, correction=NoCorrection())):
-        fast = section.model_copy(update={"optimizer": AdamWSection(learning_rate=0.05)})
+    for section in (LearnSection(), AS_IT_WAS_SAMPLED):
+        changes = {"epochs": 4, "optimizer": AdamWSection(learning_rate=0.05)}
+        fast = section.model_copy(update=changes)
         once = Trainer(model_of(), LearnSection(), seed=0).step(trees_of(gap=0.5))
         many = Trainer(model_of(), fast, seed=0).step(trees_of(gap=0.5))
-        for name in ("engine_gap/mean_abs", "engine_gap/max", "engine_gap/kl", "tis/ess"):
+        for name in ("engine_gap/mean_abs", "engine_gap/max", "engine_gap/kl", "engine_gap/ess"):
             assert many[name] == pytest.approx(once[name], rel=1e-4)
         assert many["ratio/clip_fraction"] > 0
 
@@ -385,7 +312,13 @@ def test_metrics_of_a_step_golden() -> None:
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
     assert trainer.version == 7
     assert all(math.isfinite(value) for value in metrics.values())
-    assert {"loss", "entropy", "grad/norm", "tis/ess", "ratio/clip_fraction"} <= metrics.keys()
+    assert {
+        "loss",
+        "entropy",
+        "grad/norm",
+        "engine_gap/ess",
+        "ratio/clip_fraction",
+    } <= metrics.keys()
 
 
 def test_a_group_is_without_credit_if_nobody_in_it_has_any() -> None:

@@ -22,9 +22,10 @@ from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.metrics import read_metrics
-from agentrl.task import Split, split_of
+from agentrl.task import Split
 from agentrl.tool_env import ToolEnv
 from agentrl.training import RunResult, train
+from tests.doubles import double, doubles, gold
 
 CONFIG = """
 run: {{name: tiny, folder: {folder}, steps: 4, checkpoint_every: 2}}
@@ -38,24 +39,6 @@ learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
 evaluate: {{tasks: 6}}
 metrics: {{tensorboard: false}}
 """
-
-
-@agentrl.tool
-def double(number: int) -> int:
-    """Return twice the number."""
-    return 2 * number
-
-
-def doubles(split: Split, seed: int) -> Iterable[agentrl.Task]:
-    for number in range(500):
-        if split_of(str(number)) == split:
-            yield agentrl.Task(prompt=f"Double {number}", answer=str(2 * number))
-
-
-def gold(task: agentrl.Task, seen: Sequence[Message]) -> agentrl.Action:
-    if len(seen) == 1:
-        return agentrl.call("double", number=int(task.answer) // 2)
-    return agentrl.say(seen[-1].text)
 
 
 def how_long(task: agentrl.Task, messages: Sequence[Message]) -> float:
@@ -110,7 +93,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
         "reward/mean",
         "entropy",
         "engine_gap/max",
-        "tis/ess",
+        "engine_gap/ess",
         "ratio/clip_fraction",
         "advantage/zero_fraction",
     }

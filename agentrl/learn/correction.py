@@ -1,8 +1,8 @@
 """Between the engine and the trainer: how much a token counts that another policy sampled.
 
-Three policies: the behaviour policy mu sampled the token, the proximal policy is the trainer's at
-batch start, the current policy is being optimised. A correction looks at proximal over behaviour,
-never at the current policy, and never carries gradient.
+Three policies: the behaviour policy mu sampled the token, the proximal policy is the anchor of the
+clip, the current policy is being optimised. A correction looks at proximal over behaviour and
+never carries gradient.
 """
 
 import math
@@ -10,10 +10,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from agentrl.learn.loss import LOG_RATIO_LIMIT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mismatch:
+    """What corrections and rejections may look at: one row per sequence, nothing with gradient,
+    everything 0 off the mask."""
+
+    gaps: Float[Tensor, "rows width"]
+    """log(proximal / behaviour), not cut."""
+    drift: Float[Tensor, "rows width"]
+    """log(current / proximal), not cut."""
+    advantages: Float[Tensor, "rows width"]
+    mask: Bool[Tensor, "rows width"]
+    turns: Int[Tensor, "rows width"]
+    ages: Int[Tensor, "rows width"]
+    """How many versions older than the trainer's weights the policy was that sampled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,11 +43,25 @@ class Weights:
     """Where truncation begins."""
 
 
-CorrectionFunction = Callable[
-    [Float[Tensor, "rows width"], Bool[Tensor, "rows width"]],
-    Weights,
-]
-"""The correction slot: from log(proximal / behaviour), 0 off the mask, and the mask."""
+CorrectionFunction = Callable[[Mismatch], Weights]
+"""The correction slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCorrection:
+    """A correction that depends on all tokens of an optimiser step, such as a normalised one.
+
+    `plan` gets them in one block and returns the correction for its micro-batches.
+    """
+
+    plan: Callable[[Mismatch], CorrectionFunction]
+
+
+AnyCorrectionFunction = CorrectionFunction | PlannedCorrection
+
+RejectionFunction = Callable[[Mismatch], Bool[Tensor, "rows width"]]
+"""The rejection slot: which tokens of the mask are kept. What is rejected has a loss of 0 and stays
+in every denominator."""
 
 
 def log_ratio(
@@ -53,38 +83,7 @@ def known(
     return torch.where(behaviour.isfinite(), behaviour, instead)
 
 
-def uncorrected(gaps: Float[Tensor, "rows width"], mask: Bool[Tensor, "rows width"]) -> Weights:
-    """Return weight 1 everywhere; the ratio of the tokens is still measured."""
-    return Weights(applied=mask.float(), raw=token_ratio(gaps, mask))
-
-
-def token_truncated(
-    gaps: Float[Tensor, "rows width"], mask: Bool[Tensor, "rows width"], *, cap: float = 2.0
-) -> Weights:
-    """Return min(proximal / behaviour, cap) of each token.
-
-    Source: Yao et al. 2025 (truncated importance sampling, Flash-RL).
-    """
-    raw = token_ratio(gaps, mask)
-    return Weights(applied=raw.clamp(max=cap), raw=raw, cap=cap)
-
-
-def sequence_truncated(
-    gaps: Float[Tensor, "rows width"], mask: Bool[Tensor, "rows width"], *, cap: float = 2.0
-) -> Weights:
-    """Return min(product of a row's ratios, cap) on every sampled token of the row.
-
-    The log-ratios are summed first and the sum is cut to +-20, so that two large ones of opposite
-    sign still cancel.
-    """
-    total = torch.where(mask, gaps, 0.0).sum(dim=-1, keepdim=True)
-    product = total.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    raw = torch.where(mask, product, 0.0)
-    return Weights(applied=raw.clamp(max=cap), raw=raw, cap=cap)
-
-
-def token_ratio(
-    gaps: Float[Tensor, "rows width"], mask: Bool[Tensor, "rows width"]
-) -> Float[Tensor, "rows width"]:
+def token_ratio(tokens: Mismatch) -> Float[Tensor, "rows width"]:
     """Return proximal / behaviour of each token, the logarithm cut to +-20; 0 off the mask."""
-    return torch.where(mask, gaps.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp(), 0.0)
+    cut = tokens.gaps.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return torch.where(tokens.mask, cut.exp(), 0.0)

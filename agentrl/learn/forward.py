@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from agentrl.learn.batch import Tokens
+from agentrl.learn.tokens import Tokens
 
 LOGIT_TRANSFORMS = {
     "final_logit_softcapping": None,
@@ -35,18 +35,17 @@ class Scores:
 def score(
     model: PreTrainedModel, tokens: Tokens, *, temperature: float, head_at_positions: bool
 ) -> Scores:
-    """Return the log-prob of every target under the mask, in float32.
+    """Return the log-prob of every target of the mask, in float32.
 
-    Padding is on the right and attention is causal, so no attention mask is passed: what stands
-    left of the padding cannot see it, and attention takes its fastest path. With
-    `head_at_positions` the head runs on the masked positions only; see `head_is_plain`.
+    With `head_at_positions` the head runs on the places that predict something, and only there; see
+    `head_is_plain`.
     """
     if head_at_positions:
-        logits = _head(model)(_hidden(model, tokens.inputs)[tokens.mask])
+        logits = _head(model)(_hidden(model, tokens).flatten(0, 1)[tokens.predictions])
     else:
-        logits = model(input_ids=tokens.inputs, use_cache=False).logits[tokens.mask]
+        logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
     logits = logits.float() / temperature
-    chosen = -cross_entropy(logits, tokens.targets[tokens.mask], reduction="none")
+    chosen = -cross_entropy(logits, tokens.targets, reduction="none")
     return Scores(
         logprobs=_spread(chosen, tokens),
         entropies=_spread(_entropy(logits.detach()), tokens),
@@ -75,8 +74,22 @@ def head_is_plain(model: PreTrainedModel) -> bool:
         return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
 
 
-def _hidden(model: PreTrainedModel, inputs: Tensor) -> Tensor:
-    return _decoder(model)(input_ids=inputs, use_cache=False).last_hidden_state
+def _hidden(model: PreTrainedModel, tokens: Tokens) -> Tensor:
+    return _decoder(model)(**_reading(tokens)).last_hidden_state
+
+
+def _logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
+    return model(**_reading(tokens)).logits
+
+
+def _reading(tokens: Tokens) -> dict[str, Any]:
+    """Return what a decoder is called with.
+
+    Padding is on the right and attention is causal, so no attention mask is passed where every
+    sequence has a line of its own: what stands left of the padding cannot see it, and attention
+    takes its fastest path.
+    """
+    return {"input_ids": tokens.inputs, "use_cache": False}
 
 
 def _decoder(model: PreTrainedModel) -> Any:
@@ -93,5 +106,6 @@ def _entropy(logits: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chos
 
 
 def _spread(chosen: Float[Tensor, " chosen"], tokens: Tokens) -> Float[Tensor, "rows width"]:
+    """Return numbers of predictions at the places of the sequences that made them."""
     block = torch.zeros(tokens.mask.shape, dtype=chosen.dtype, device=chosen.device)
-    return block.masked_scatter(tokens.mask, chosen)
+    return block.masked_scatter(tokens.mask, chosen[tokens.entries])

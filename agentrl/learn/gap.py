@@ -1,7 +1,5 @@
 """How far the engine's policy is from the trainer's, on the tokens of a batch."""
 
-from collections.abc import Mapping
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -31,19 +29,19 @@ def observe_gap(
     cut = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     tally.mean("engine_gap/kl", torch.expm1(cut) - cut)
     tally.mean("engine_gap/nonfinite", ~behaviour[mask].isfinite())
+    tally.mean("ratio", cut.exp())
+    tally.mean("ratio_squared", (2 * cut).exp())
     raw = weights.raw[mask]
     tally.mean("tis/clipped_fraction", raw > weights.cap)
     tally.mean("tis/low_fraction", raw < 1 / weights.cap)
-    tally.mean("raw", raw)
-    tally.mean("raw_squared", raw.square())
 
 
 def gap_metrics(tally: Tally) -> dict[str, float]:
-    """Return everything the tally holds, with the moments of the weights made into `tis/ess`.
+    """Return everything the tally holds, with the moments of the ratios made into two figures.
 
-    The effective sample size is a fraction of the tokens, of the weights before truncation:
-    (mean w)^2 / mean w^2.
+    `engine_gap/ess` is the effective sample size as a fraction of the tokens,
+    (mean r)^2 / mean r^2, and `engine_gap/chi2` the chi-squared divergence, mean r^2 - 1.
     """
-    seen: Mapping[str, float] = tally.results()
-    ess = seen["raw"] ** 2 / seen["raw_squared"]
-    return {n: x for n, x in seen.items() if not n.startswith("raw")} | {"tis/ess": ess}
+    seen = dict(tally.results())
+    mean, squared = seen.pop("ratio"), seen.pop("ratio_squared")
+    return seen | {"engine_gap/ess": mean**2 / squared, "engine_gap/chi2": squared - 1}

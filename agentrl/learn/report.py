@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl.learn.batch import Group, Row
+from agentrl.learn.batch import Row
+from agentrl.learn.sample import Group
 from agentrl.trajectory import Tree
 
 

@@ -1,7 +1,6 @@
 """Step 8 of the flow: a batch of trees becomes new weights, and the version goes up by one."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,22 +10,15 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.aggregate import Counts
-from agentrl.learn.batch import (
-    Group,
-    Row,
-    Sample,
-    Trainable,
-    TurnWeights,
-    groups_of,
-    micro_batch,
-    plan,
-    sampled,
-)
-from agentrl.learn.forward import head_is_plain, score
+from agentrl.learn.batch import Row, micro_batch
+from agentrl.learn.evidence import Evidence
+from agentrl.learn.forward import head_is_plain
 from agentrl.learn.gap import gap_metrics
-from agentrl.learn.methods import advantage_of, needs_of
+from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.methods import Methods
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.report import batch_metrics
+from agentrl.learn.sample import Group, Trainable, TurnWeights, groups_of, sampled
 from agentrl.learn.tally import Tally
 from agentrl.learn.update import PolicyGradient
 from agentrl.seeds import derive
@@ -59,15 +51,19 @@ class Trainer:
         """Of the weights: the number of steps taken."""
         self.optimizer = AdamW(model, config.optimizer)
         self._seed = seed
-        self._temperature = temperature
-        self._advantages = advantage_of(config.advantage)
-        self._needs = needs_of(config)
+        self._methods = Methods.of(config)
         self._minibatches = config.minibatches
         self._epochs = config.epochs
-        self._limit_tokens = config.micro_batch_tokens
-        self._head_at_positions = head_is_plain(model)
+        self._layout = Padded(config.micro_batch_tokens)
+        head_at_positions = head_is_plain(model)
+        self._evidence = Evidence(model, self._layout, temperature, head_at_positions)
         self._gradient = PolicyGradient(
-            model, config, temperature=temperature, head_at_positions=self._head_at_positions
+            model,
+            config,
+            methods=self._methods,
+            layout=self._layout,
+            temperature=temperature,
+            head_at_positions=head_at_positions,
         )
 
     def step(
@@ -86,11 +82,13 @@ class Trainer:
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
         groups = groups_of(trees, trainable, weights)
+        if self._needs_evidence:
+            groups = self._evidence.of(groups)
         rows = self._rows(groups)
         self._check(rows, trees)
         metrics = batch_metrics(groups, rows, trees=trees, version=self.version)
         tally = Tally()
-        for part, is_first in self._parts(self._with_proximal(rows)):
+        for part, is_first in self._parts(rows):
             self._update(part, tally, measure_gap=is_first)
         self.version += 1
         return metrics | gap_metrics(tally) | {"optimizer/updates": float(self.optimizer.updates)}
@@ -104,8 +102,10 @@ class Trainer:
 
     def _rows(self, groups: Sequence[Group]) -> list[Row]:
         samples = [sample for group in groups for sample in group.samples]
-        credit = self._advantages(groups)
+        credit = self._methods.advantage(groups)
         rows = [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+        for select in self._methods.selections:
+            rows = select(rows)
         return [row for row in rows if row.sample.sampled_tokens]
 
     def _check(self, rows: Sequence[Row], trees: Sequence[Tree]) -> None:
@@ -123,21 +123,16 @@ class Trainer:
                 "load the engine with Trainer.weights() and Trainer.version before rollouts"
             )
 
-    def _with_proximal(self, rows: list[Row]) -> list[Row]:
-        """Return the rows with log-probs under the weights at batch start, where they are needed.
+    @property
+    def _needs_evidence(self) -> bool:
+        """Whether samples have to be scored with the weights at batch start.
 
         In a single optimiser step the current weights are those at batch start, so the forward
-        pass of the step itself gives the same numbers and nothing is computed twice.
+        pass of the step itself gives the same log-probs and nothing is computed twice.
         """
-        if self._minibatches * self._epochs == 1 or "proximal logprobs" not in self._needs:
-            return rows
-        return with_proximal(
-            self.model,
-            rows,
-            temperature=self._temperature,
-            limit_tokens=self._limit_tokens,
-            head_at_positions=self._head_at_positions,
-        )
+        several = self._minibatches * self._epochs > 1
+        needs = self._methods.needs
+        return "entropies" in needs or (several and "proximal logprobs" in needs)
 
     def _parts(self, rows: list[Row]) -> Iterator[tuple[list[Row], bool]]:
         """Yield the rows of each optimiser step, and whether it is the first of the batch."""
@@ -152,17 +147,24 @@ class Trainer:
 
     def _update(self, rows: Sequence[Row], tally: Tally, *, measure_gap: bool) -> None:
         counts = Counts.of(row.sample.sampled_tokens for row in rows)
-        live = [row for row in rows if not row.is_idle]
-        idle = [row for row in rows if row.is_idle]
+        live = [row for row in rows if not self._is_idle(row)]
+        idle = [row for row in rows if self._is_idle(row)]
+        step = self._gradient.settle(rows, version=self.version)
         total = torch.zeros((), device=self.model.device)
         self.optimizer.zero_grad()
         for chosen in (live, idle):
-            widths = [row.forward_tokens for row in chosen]
-            for indices in plan(widths, limit_tokens=self._limit_tokens):
-                batch = micro_batch([chosen[i] for i in indices], device=self.model.device)
+            for indices in self._layout.plan(chosen):
+                batch = micro_batch(
+                    [chosen[i] for i in indices], layout=self._layout, device=self.model.device
+                )
                 with torch.set_grad_enabled(chosen is live):
                     loss = self._gradient.loss(
-                        batch, counts=counts, tally=tally, measure_gap=measure_gap
+                        batch,
+                        step,
+                        version=self.version,
+                        counts=counts,
+                        tally=tally,
+                        measure_gap=measure_gap,
                     )
                 if chosen is live:
                     loss.backward()
@@ -173,35 +175,8 @@ class Trainer:
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 
-
-def with_proximal(
-    model: PreTrainedModel,
-    rows: Sequence[Row],
-    *,
-    temperature: float,
-    limit_tokens: int,
-    head_at_positions: bool,
-) -> list[Row]:
-    """Return the rows with the log-probs of the model's weights as they are now."""
-    scored: dict[int, Row] = {}
-    for indices in plan([row.forward_tokens for row in rows], limit_tokens=limit_tokens):
-        batch = micro_batch([rows[i] for i in indices], device=model.device)
-        with torch.no_grad():
-            scores = score(
-                model, batch.tokens, temperature=temperature, head_at_positions=head_at_positions
-            )
-        for index, values in zip(indices, scores.logprobs.cpu().numpy(), strict=True):
-            scored[index] = replace(rows[index], proximal=_unshift(values, rows[index].sample))
-    return [scored[i] for i in range(len(rows))]
-
-
-def _unshift(values: np.ndarray, sample: Sample) -> np.ndarray:
-    """Return predictions, which stand one place early, at the places of their tokens."""
-    tokens = len(sample.token_ids)
-    placed = np.zeros(tokens, dtype=values.dtype)
-    width = min(len(values), tokens - 1)
-    placed[1 : width + 1] = values[:width]
-    return placed
+    def _is_idle(self, row: Row) -> bool:
+        return row.is_idle and "idle rows" not in self._methods.needs
 
 
 def _failed(trees: Sequence[Tree]) -> int:

@@ -1,18 +1,49 @@
-"""The loss of one micro-batch: correction x weight x clipped loss, aggregated; what was seen."""
+"""The loss of an optimiser step: correction x weight x clipped loss, aggregated; what was seen."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.learn.aggregate import Aggregation, Counts, aggregate
-from agentrl.learn.batch import MicroBatch
-from agentrl.learn.correction import known, log_ratio
+from agentrl.learn.batch import MicroBatch, Row, micro_batch
+from agentrl.learn.correction import (
+    CorrectionFunction,
+    Mismatch,
+    PlannedCorrection,
+    known,
+    log_ratio,
+)
 from agentrl.learn.forward import score
 from agentrl.learn.gap import observe_gap
-from agentrl.learn.loss import PolicyTokens
-from agentrl.learn.methods import correction_of, loss_of, needs_of
+from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
+from agentrl.learn.methods import Methods
+from agentrl.learn.proximal import AnchorTokens
 from agentrl.learn.tally import Tally
+from agentrl.learn.tokens import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class StepMethods:
+    """Loss and correction of one optimiser step, their thresholds settled."""
+
+    loss: LossFunction
+    correction: CorrectionFunction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Policies:
+    """The policies of a block, compared."""
+
+    tokens: PolicyTokens
+    mismatch: Mismatch
+    start: Float[Tensor, "rows width"]
 
 
 class PolicyGradient:
@@ -23,25 +54,48 @@ class PolicyGradient:
         model: PreTrainedModel,
         config: LearnSection,
         *,
+        methods: Methods,
+        layout: Layout,
         temperature: float,
         head_at_positions: bool,
     ) -> None:
         self._model = model
         self._temperature = temperature
         self._head_at_positions = head_at_positions
-        self._loss = loss_of(config.loss)
-        self._correction = correction_of(config.correction)
-        self._is_decoupled = "proximal logprobs" in needs_of(config)
+        self._layout = layout
+        self._methods = methods
         self._how: Aggregation = config.aggregation
 
+    def settle(self, rows: Sequence[Row], *, version: int) -> StepMethods:
+        """Return the loss and the correction of an optimiser step over `rows`.
+
+        Only where one of them is planned are all rows looked at first, by a forward pass.
+        """
+        loss, correction = self._methods.loss, self._methods.correction
+        if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
+            return StepMethods(loss, correction)
+        seen = self._seen(rows, version=version)
+        if isinstance(correction, PlannedCorrection):
+            correction = correction.plan(seen.mismatch)
+        if isinstance(loss, PlannedLoss):
+            loss = loss.plan(seen.tokens)
+        return StepMethods(loss, correction)
+
     def loss(
-        self, batch: MicroBatch, *, counts: Counts, tally: Tally, measure_gap: bool
+        self,
+        batch: MicroBatch,
+        step: StepMethods,
+        *,
+        version: int,
+        counts: Counts,
+        tally: Tally,
+        measure_gap: bool,
     ) -> Float[Tensor, ""]:
         """Return this micro-batch's share of the loss of its optimiser step.
 
-        Without proximal log-probs in the batch the current policy stands for the proximal one,
-        detached. `measure_gap` says that the current weights are those at batch start, so that
-        they may be compared with the engine even where nothing else stands for them.
+        Without proximal log-probs in the batch the current policy stands for the one at batch
+        start, detached. `measure_gap` says that it is that one, so that it may be compared with the
+        engine even where nothing else stands for it.
         """
         scores = score(
             self._model,
@@ -49,19 +103,13 @@ class PolicyGradient:
             temperature=self._temperature,
             head_at_positions=self._head_at_positions,
         )
-        start = scores.logprobs.detach() if batch.proximal is None else batch.proximal
-        gaps = log_ratio(start, batch.behaviour, batch.mask)
-        weights = self._correction(gaps, batch.mask)
-        anchor = start if self._is_decoupled else known(batch.behaviour, instead=start)
-        tokens = self._loss(
-            PolicyTokens(
-                logprobs=scores.logprobs,
-                proximal=anchor,
-                advantages=batch.advantages,
-                mask=batch.mask,
-            )
-        )
+        seen = self._compared(batch, scores.logprobs, version=version)
+        weights = step.correction(seen.mismatch)
+        tokens = step.loss(seen.tokens)
         losses = weights.applied * tokens.losses
+        for kept in (rejection(seen.mismatch) for rejection in self._methods.rejections):
+            losses = torch.where(kept, losses, 0.0)
+            tally.mean("rejection/fraction", (~kept[batch.mask]).float())
         if batch.weights is not None:
             losses = losses * batch.weights
         loss = aggregate(losses, batch.mask, how=self._how, counts=counts)
@@ -69,6 +117,63 @@ class PolicyGradient:
         tally.mean("entropy", scores.entropies[batch.mask])
         if measure_gap or batch.proximal is not None:
             observe_gap(
-                tally, gaps=gaps, behaviour=batch.behaviour, weights=weights, mask=batch.mask
+                tally,
+                gaps=log_ratio(seen.start, batch.behaviour, batch.mask),
+                behaviour=batch.behaviour,
+                weights=weights,
+                mask=batch.mask,
             )
         return loss
+
+    def _compared(
+        self, batch: MicroBatch, logprobs: Float[Tensor, "rows width"], *, version: int
+    ) -> _Policies:
+        current = logprobs.detach()
+        start = current if batch.proximal is None else batch.proximal
+        behaviour = known(batch.behaviour, instead=start)
+        ages = torch.where(batch.mask, version - batch.versions, 0)
+        proximal = self._methods.proximal(
+            AnchorTokens(
+                current=current, start=start, behaviour=behaviour, mask=batch.mask, ages=ages
+            )
+        )
+        return _Policies(
+            tokens=PolicyTokens(
+                logprobs=logprobs,
+                proximal=proximal,
+                behaviour=behaviour,
+                advantages=batch.advantages,
+                mask=batch.mask,
+                turns=batch.turns,
+            ),
+            mismatch=Mismatch(
+                gaps=log_ratio(proximal, behaviour, batch.mask),
+                drift=torch.where(batch.mask, current - proximal, 0.0),
+                advantages=batch.advantages,
+                mask=batch.mask,
+                turns=batch.turns,
+                ages=ages,
+            ),
+            start=start,
+        )
+
+    def _seen(self, rows: Sequence[Row], *, version: int) -> _Policies:
+        """Return the policies of all rows in one block, with the weights as they are."""
+        samples = [row.sample for row in rows]
+        device = self._model.device
+        scored: dict[int, Tensor] = {}
+        for indices in self._layout.plan(samples):
+            tokens = self._layout.tokens([samples[i] for i in indices], device=device)
+            with torch.no_grad():
+                found = score(
+                    self._model,
+                    tokens,
+                    temperature=self._temperature,
+                    head_at_positions=self._head_at_positions,
+                )
+            scored |= dict(zip(indices, found.logprobs, strict=True))
+        block = pad_sequence(
+            [scored[i][: row.forward_tokens] for i, row in enumerate(rows)], batch_first=True
+        )
+        whole = micro_batch(rows, layout=Padded(limit_tokens=0), device=device)
+        return self._compared(whole, block, version=version)

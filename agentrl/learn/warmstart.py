@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from agentrl.config.run import WarmstartSection
 from agentrl.errors import LearnError
 from agentrl.learn.aggregate import Counts, aggregate
-from agentrl.learn.batch import forward_tokens, plan, tokens_of
 from agentrl.learn.forward import head_is_plain, score
+from agentrl.learn.layouts.padded import Padded
 from agentrl.seeds import derive
 
 BETAS = (0.9, 0.98)
@@ -129,7 +129,7 @@ class _Supervised:
     ) -> None:
         self._model = model
         self._section = section
-        self._limit_tokens = limit_tokens
+        self._layout = Padded(limit_tokens)
         self._head_at_positions = head_is_plain(model)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._adamw = torch.optim.AdamW(
@@ -143,9 +143,8 @@ class _Supervised:
     def step(self, step: int, rows: Sequence[_Row]) -> tuple[float, int]:
         """Take one optimiser step; return its loss and how many tokens it trained."""
         counts = Counts.of(int(row.mask.sum()) for row in rows)
-        widths = [forward_tokens(row.mask) for row in rows]
         total = torch.zeros((), device=self._model.device)
-        for indices in plan(widths, limit_tokens=self._limit_tokens):
+        for indices in self._layout.plan(rows):
             loss = self._loss([rows[i] for i in indices], counts)
             loss.backward()
             total += loss.detach()
@@ -162,7 +161,7 @@ class _Supervised:
         return float(total), counts.tokens
 
     def _loss(self, rows: Sequence[_Row], counts: Counts) -> Tensor:
-        tokens = tokens_of([(row.token_ids, row.mask) for row in rows], device=self._model.device)
+        tokens = self._layout.tokens(rows, device=self._model.device)
         scores = score(
             self._model, tokens, temperature=1.0, head_at_positions=self._head_at_positions
         )

@@ -1,0 +1,1 @@
+"""Keys of the learning half, a file per slot: a class per method, its knobs with their defaults."""

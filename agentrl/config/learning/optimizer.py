@@ -1,0 +1,22 @@
+"""The optimiser of the policy."""
+
+from pydantic import Field, PositiveFloat
+
+from agentrl.config.section import Section
+
+
+class AdamWSection(Section):
+    """AdamW with a linear warm-up and a constant rate after it."""
+
+    learning_rate: PositiveFloat = 1e-6
+    """The rate after the warm-up."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and of the second moment."""
+    epsilon: PositiveFloat = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """On every parameter, norms and embeddings too; no decay in a step without credit."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Updates until the full rate; the first one already moves."""
+    max_grad_norm: PositiveFloat = 1.0
+    """A longer gradient is shortened to this."""

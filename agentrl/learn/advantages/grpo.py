@@ -1,0 +1,51 @@
+"""GRPO: reward minus the group's mean, over its standard deviation; Dr.GRPO without the latter."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from agentrl.config.learning.advantage import GrpoAdvantage
+from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.learn.method import Method
+
+
+def grpo(
+    rewards: Sequence[float],
+    *,
+    normalise_std: bool = True,
+    epsilon: float = 1e-6,
+    singleton: Literal["zero", "raw"] = "zero",
+) -> tuple[float, ...]:
+    """Return each reward minus the group's mean, over its unbiased standard deviation + epsilon.
+
+    Failed trajectories are not in `rewards`. Equal rewards give exactly zero. A group of one has no
+    baseline: `zero` drops it, `raw` keeps its reward. `normalise_std=False` is Dr.GRPO's form.
+    Source: Shao et al. 2024 (arXiv 2402.03300) and Liu et al. 2025 (arXiv 2503.20783).
+    """
+    if len(rewards) == 1:
+        return (float(rewards[0]) if singleton == "raw" else 0.0,)
+    values = np.asarray(rewards, dtype=np.float64)
+    # The rounded mean of equal numbers need not be that number, so subtracting it is not exact.
+    if not len(values) or values.max() == values.min():
+        return (0.0,) * len(values)
+    centred = values - values.mean()
+    scale = values.std(ddof=1) + epsilon if normalise_std else 1.0
+    return tuple(float(x) for x in centred / scale)
+
+
+def _bind(section: GrpoAdvantage) -> AdvantageFunction:
+    return per_trajectory(
+        partial(
+            grpo,
+            normalise_std=section.normalise_std,
+            epsilon=section.epsilon,
+            singleton=section.singleton,
+        )
+    )
+
+
+METHOD = Method(
+    GrpoAdvantage, _bind, "Shao et al. 2024, arXiv 2402.03300; Liu et al. 2025, arXiv 2503.20783"
+)

@@ -1,0 +1,1 @@
+"""Ways to lay out sequences for a forward pass; the contract is `learn/tokens.py`."""

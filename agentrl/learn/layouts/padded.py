@@ -1,0 +1,82 @@
+"""Every sequence a line of its own, padded on the right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy import ndarray
+
+from agentrl.errors import ConfigError
+from agentrl.learn.tokens import Tokens, TokenSequence
+
+PADDING_TOKENS = 256
+"""About what the fixed cost of one more forward and backward pass is worth on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Lines of similar length together, at most `limit_tokens` with their padding."""
+
+    limit_tokens: int
+
+    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return which sequences go together: see `plan`."""
+        return plan([forward_tokens(s.mask) for s in sequences], limit_tokens=self.limit_tokens)
+
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+        """Return the sequences as one padded block; what comes after the last True of a mask is
+        cut off, because nothing that counts depends on it."""
+        widths = [forward_tokens(s.mask) for s in sequences]
+        pairs = list(zip(sequences, widths, strict=True))
+        mask = pad([s.mask[1 : width + 1] for s, width in pairs])
+        inputs = pad([s.token_ids[:width] for s, width in pairs])
+        targets = pad([s.token_ids[1 : width + 1] for s, width in pairs])
+        predictions = np.flatnonzero(mask)
+        return Tokens(
+            inputs=torch.from_numpy(inputs).to(device),
+            predictions=torch.from_numpy(predictions).to(device),
+            targets=torch.from_numpy(targets.ravel()[predictions]).to(device),
+            entries=torch.arange(len(predictions), device=device),
+            mask=torch.from_numpy(mask).to(device),
+        )
+
+
+def forward_tokens(mask: Sequence[bool] | Bool[ndarray, " tokens"]) -> int:
+    """Return the index of the last True, which is predicted from the tokens before it."""
+    chosen = np.flatnonzero(mask)
+    return int(chosen[-1]) if len(chosen) else 0
+
+
+def pad(rows: Sequence[ndarray]) -> ndarray:
+    """Return the rows as one array, filled with zeros on the right."""
+    block = np.zeros((len(rows), max(len(row) for row in rows)), dtype=rows[0].dtype)
+    for row, values in zip(block, rows, strict=True):
+        row[: len(values)] = values
+    return block
+
+
+def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
+    """Return which sequences go together so that rows x widest is at most `limit_tokens`.
+
+    Longest first, and a new micro-batch begins where padding would cost more than another pass:
+    more than `PADDING_TOKENS` and more than an eighth of what the micro-batch holds.
+    """
+    batches: list[list[int]] = []
+    widest = held = 0
+    for index in sorted(range(len(widths)), key=lambda i: (-widths[i], i)):
+        if widths[index] > limit_tokens:
+            raise ConfigError(
+                f"a sequence needs {widths[index]} tokens in one forward pass, and "
+                f"micro_batch_tokens={limit_tokens} allows fewer; "
+                f"set it to at least {widths[index]}"
+            )
+        padded = widest * (len(batches[-1]) + 1) if batches else 0
+        padding = padded - held - widths[index]
+        if not batches or padded > limit_tokens or padding > max(PADDING_TOKENS, held // 8):
+            batches.append([])
+            widest, held = widths[index], 0
+        batches[-1].append(index)
+        held += widths[index]
+    return batches

@@ -1,0 +1,111 @@
+"""From a config section to the function it names: what a method of a slot is.
+
+A method is a section class in `agentrl/config/learning/` (its knobs and their defaults), a pure
+function in the package of its slot (its formula), and a row in that package's `METHODS`, which
+binds one to the other and records where it comes from and what it has to be given.
+
+A user's own function is named by `name: custom` and `function: package.module:name`. It is called
+with the slot's arguments and the section's `arguments` as keywords; `@needs(...)` says what it has
+to be given.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from agentrl.config.learning.custom import CustomMethod
+from agentrl.config.section import Section
+from agentrl.errors import ConfigError
+
+Need = Literal[
+    "behaviour logprobs",
+    "proximal logprobs",
+    "reference logprobs",
+    "entropies",
+    "values",
+    "idle rows",
+]
+"""What has to be there besides tokens, masks and rewards.
+
+`proximal logprobs` are those of the weights at batch start, `entropies` of the same policy, over
+the whole vocabulary; both cost a forward pass. `values` take a critic, `reference logprobs` a
+reference policy. `idle rows` are those whose advantages are all zero, which otherwise get no
+backward pass."""
+
+F = TypeVar("F")
+F_co = TypeVar("F_co", covariant=True)
+
+
+def _nothing(section: Any) -> frozenset[Need]:
+    return frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[F_co]):
+    """How a section becomes a function, where it comes from, and what it has to be given."""
+
+    section: type[Section]
+    bind: Callable[[Any], F_co]
+    source: str
+    needs: Callable[[Any], frozenset[Need]] = _nothing
+    """What the method of a given section needs."""
+
+
+def always(*needs: Need) -> Callable[[Any], frozenset[Need]]:
+    """Return what a method needs whose needs no knob changes."""
+    found = frozenset(needs)
+    return lambda section: found
+
+
+def needs(*names: Need) -> Callable[[F], F]:
+    """Decorate a function of your own with what it has to be given."""
+    if unknown := set(names) - set(get_args(Need)):
+        raise ValueError(f"{sorted(unknown)} cannot be needed; known: {sorted(get_args(Need))}")
+
+    def mark(function: F) -> F:
+        function.__dict__["needs"] = frozenset(names)
+        return function
+
+    return mark
+
+
+def bound(methods: Sequence[Method[F]], section: Section) -> F:
+    """Return the function `section` names, with its knobs."""
+    if isinstance(section, CustomMethod):
+        return partial(imported(section), **section.arguments)  # pyright: ignore[reportReturnType]
+    return found(methods, section).bind(section)
+
+
+def needed(methods: Sequence[Method[Any]], section: Section) -> frozenset[Need]:
+    """Return what the method `section` names has to be given."""
+    if isinstance(section, CustomMethod):
+        return frozenset(getattr(imported(section), "needs", ()))
+    return found(methods, section).needs(section)
+
+
+def found(methods: Sequence[Method[F]], section: Section) -> Method[F]:
+    """Return the row of a section."""
+    for method in methods:
+        if method.section is type(section):
+            return method
+    known = sorted(method.section.__name__ for method in methods)
+    raise ValueError(f"{type(section).__name__} is no method of this slot; known: {known}")
+
+
+def imported(section: CustomMethod) -> Callable[..., Any]:
+    """Return the function a `custom` section names; raise `ConfigError` if there is none."""
+    module, colon, name = section.function.partition(":")
+    where = f"function {section.function!r}"
+    if not (module and colon and name):
+        raise ConfigError(f"{where} is not of the form package.module:name; write it like that")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{where} cannot be imported: {error}; install its package, or run where it lies"
+        ) from error
+    if not callable(function):
+        raise ConfigError(f"{where} is a {type(function).__name__}; name a function")
+    return function

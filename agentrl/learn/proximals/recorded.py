@@ -1,0 +1,40 @@
+"""Anchors that were evaluated as they are: the weights at batch start, or the engine's numbers."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from agentrl.config.learning.proximal import BehaviourProximal, RecomputedProximal
+from agentrl.learn.method import Method, always
+from agentrl.learn.proximal import AnchorTokens, ProximalFunction
+
+
+def recomputed(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
+    """Return the log-probs of the weights at batch start (decoupled PPO, arXiv 2505.24298)."""
+    return tokens.start
+
+
+def behaviour(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
+    """Return the log-probs of the policy that sampled."""
+    return tokens.behaviour
+
+
+def _recomputed(section: RecomputedProximal) -> ProximalFunction:
+    return recomputed
+
+
+def _behaviour(section: BehaviourProximal) -> ProximalFunction:
+    return behaviour
+
+
+RECOMPUTED = Method(
+    RecomputedProximal,
+    _recomputed,
+    "Fu et al. 2025 (AReaL), arXiv 2505.24298",
+    always("proximal logprobs"),
+)
+BEHAVIOUR = Method(
+    BehaviourProximal,
+    _behaviour,
+    "Schulman et al. 2017, arXiv 1707.06347",
+    always("behaviour logprobs"),
+)

@@ -1,0 +1,145 @@
+"""Step 6 of the flow: trees become samples, grouped by task."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from agentrl.errors import LearnError
+from agentrl.rollout.curation.steps import token_weights
+from agentrl.trajectory import Trajectory, Tree, Truncated, reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """One trajectory that has a reward. Arrays are per token of the whole context."""
+
+    task_id: str
+    sample: int
+    reward: float
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+    """True on the tokens that train: those the policy sampled, unless they are too old."""
+    behaviour: Float[ndarray, " tokens"]
+    """The engine's log-prob of each sampled token; what it holds elsewhere is never read."""
+    versions: Int[ndarray, " tokens"]
+    turns: Int[ndarray, " tokens"]
+    nodes: Int[ndarray, " tokens"]
+    """The tree node that holds each token; trajectories of a group share nodes."""
+    sampled: Bool[ndarray, " tokens"]
+    """True on every token the policy sampled, also where it is too old to train."""
+    turn_rewards: tuple[float, ...] = ()
+    """What the environment paid after each turn; empty where it only pays at the end."""
+    truncated: bool = False
+    """Whether a limit of ours ended it, and not the task."""
+    entropies: Float[ndarray, " tokens"] | None = None
+    """Of the trainer's policy at batch start, in nats, where the mask is set; see `evidence`."""
+    proximal: Float[ndarray, " tokens"] | None = None
+    """Log-probs of the trainer's weights at batch start; None stands for the current ones."""
+    reference: Float[ndarray, " tokens"] | None = None
+    """Log-probs of the reference policy, which does not move."""
+    values: Float[ndarray, " tokens"] | None = None
+    """The critic's value of the context before each token of the mask."""
+    weights: Float[ndarray, " tokens"] | None = None
+    """What multiplies the loss of each token; None is 1 for all. No count knows of it."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Return how many tokens can train."""
+        return int(self.mask.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The trajectories of one task that have a reward; failed ones are not among them."""
+
+    task_id: str
+    samples: tuple[Sample, ...]
+    parents: tuple[int | None, ...] = ()
+    """The parent of every node of the group's tree; a node's id is its index."""
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Return the rewards in the order of the samples."""
+        return tuple(sample.reward for sample in self.samples)
+
+
+Trainable = Callable[[Trajectory], Sequence[bool]]
+"""Says per token whether it may train now; never more than the policy sampled."""
+
+
+def sampled(trajectory: Trajectory) -> tuple[bool, ...]:
+    """Let every token train that the policy sampled."""
+    return trajectory.mask
+
+
+TurnWeights = Mapping[int, Mapping[int, float]]
+"""Of one tree, by sample and turn: what multiplies the loss of a turn's tokens, 1 by default."""
+
+
+def groups_of(
+    trees: Sequence[Tree],
+    trainable: Trainable = sampled,
+    weights: Sequence[TurnWeights] | None = None,
+) -> tuple[Group, ...]:
+    """Return one group per tree that has a reward at all; `weights` are per tree.
+
+    Failed trajectories are left out here, once: what follows never sees them, so they are in no
+    baseline, no normaliser and no loss. Raises `LearnError` for a reward that is not finite.
+    """
+    given = [None] * len(trees) if weights is None else weights
+    groups = (
+        Group(
+            tree.task.id,
+            tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable, turns))),
+            tuple(node.parent for node in tree.nodes),
+        )
+        for tree, turns in zip(trees, given, strict=True)
+    )
+    return tuple(group for group in groups if group.samples)
+
+
+def sample_of(
+    trajectory: Trajectory, trainable: Trainable = sampled, weights: TurnWeights | None = None
+) -> Sample | None:
+    """Return the trajectory as arrays, or None when it failed.
+
+    What may not train is context for what may, and counts in the baseline all the same.
+    """
+    reward = reward_of(trajectory.outcome)
+    if reward is None:
+        return None
+    name = f"task {trajectory.task.id!r} sample {trajectory.sample}"
+    if not np.isfinite(reward):
+        raise LearnError(
+            f"{name}: its reward is {reward}, and a reward must be a finite number; "
+            "mend the environment's reward, or raise an error there to fail the trajectory"
+        )
+    mask = np.asarray(trajectory.mask, dtype=bool)
+    chosen = np.asarray(trainable(trajectory), dtype=bool)
+    if (chosen & ~mask).any():
+        raise LearnError(f"{name}: a token that the policy did not sample was chosen to train")
+    if mask[:1].any():
+        raise LearnError(
+            f"{name}: its first token is sampled, and nothing comes before it that could predict "
+            "it; a context starts with a prompt of at least one token"
+        )
+    return Sample(
+        task_id=trajectory.task.id,
+        sample=trajectory.sample,
+        reward=float(reward),
+        token_ids=np.asarray(trajectory.token_ids, dtype=np.int64),
+        mask=chosen,
+        behaviour=np.asarray(trajectory.logprobs, dtype=np.float64),
+        versions=np.asarray(trajectory.versions, dtype=np.int64),
+        turns=np.asarray(trajectory.turns, dtype=np.int64),
+        nodes=np.asarray(trajectory.nodes, dtype=np.int64),
+        sampled=mask,
+        turn_rewards=trajectory.turn_rewards,
+        truncated=isinstance(trajectory.outcome, Truncated),
+        weights=None
+        if weights is None
+        else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
+    )

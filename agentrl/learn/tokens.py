@@ -1,0 +1,65 @@
+"""What a forward pass reads and what it is asked, whatever the layout of the sequences in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from numpy import ndarray
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """Sequences side by side, laid out for one forward pass.
+
+    Two views of the same thing. The model sees `inputs`, `lines` x `length`, in which sequences may
+    be padded, packed one after the other, or share what they begin with. Losses see `rows` x
+    `width`: one row per sequence, shifted by one, so that place t stands for token t + 1.
+    `entries` goes from the second view to the first.
+    """
+
+    inputs: Int[Tensor, "lines length"]
+    predictions: Int[Tensor, " chosen"]
+    """Where in the flattened `inputs` the model is asked for the next token."""
+    targets: Int[Tensor, " chosen"]
+    """That next token. Each pair of prediction and target is there once, however many sequences
+    share it."""
+    entries: Int[Tensor, " sampled"]
+    """The index in `predictions` of each True of `mask`, in row-major order."""
+    mask: Bool[Tensor, "rows width"]
+    """Which tokens of the sequences train."""
+    positions: Int[Tensor, "lines length"] | None = None
+    """Distance from the beginning of the sequence; None counts from 0 in every line."""
+    ends: Int[Tensor, "lines length"] | None = None
+    """The last place of its line, counted from 0, that may look at each place; later places see
+    it only from within its own subtree. None lets every later place of the line see it."""
+
+
+@runtime_checkable
+class TokenSequence(Protocol):
+    """What a layout has to know of a sequence."""
+
+    @property
+    def token_ids(self) -> Int[ndarray, " tokens"]:
+        """The whole context."""
+        ...
+
+    @property
+    def mask(self) -> Bool[ndarray, " tokens"]:
+        """The tokens that train."""
+        ...
+
+
+@runtime_checkable
+class Layout(Protocol):
+    """How sequences go into forward passes. None of them changes any result."""
+
+    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return which sequences go together, each of them once."""
+        ...
+
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+        """Return those sequences as one block."""
+        ...

@@ -1,0 +1,162 @@
+"""What tests of the learning half share: a small real model, trees, rows, blocks, a gradient."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.config.learn import LearnSection
+from agentrl.config.learning.advantage import GrpoAdvantage
+from agentrl.config.run import MakePolicySection
+from agentrl.learn.aggregate import Counts
+from agentrl.learn.batch import Row, micro_batches
+from agentrl.learn.correction import Mismatch
+from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.loss import PolicyTokens
+from agentrl.learn.methods import Methods, advantage_of
+from agentrl.learn.newpolicy import make_model
+from agentrl.learn.sample import groups_of
+from agentrl.learn.tally import Tally
+from agentrl.learn.tokens import Layout
+from agentrl.learn.update import PolicyGradient
+from agentrl.task import Task
+from agentrl.trajectory import Finished, Leaf, Node, Tree
+
+CPU = torch.device("cpu")
+VOCABULARY = 12
+SECTION = MakePolicySection(
+    hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, intermediate_size=32
+)
+
+
+def model_of(seed: int = 0, *, scale: float = 6.0) -> PreTrainedModel:
+    """Return a two-layer Qwen3 whose weights are large enough that tokens differ clearly."""
+    model = make_model(
+        SECTION, vocab_size=VOCABULARY, eos_token_id=1, pad_token_id=0, context_tokens=64, seed=seed
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter *= scale
+    return model
+
+
+def head_of(model: PreTrainedModel) -> Tensor:
+    """Return the weight of the language-model head."""
+    return cast(Tensor, cast(Any, model).lm_head.weight)
+
+
+def trees_of(
+    count: int = 3, *, group: int = 4, seed: int = 0, version: int = 0, gap: float = 0.0
+) -> list[Tree]:
+    """Return multi-turn groups of unequal lengths with random tokens and log-probs.
+
+    Rewards rise with the sample, so that in groups of four none has an advantage of zero.
+    """
+    random = np.random.default_rng(seed)
+    trees: list[Tree] = []
+    for name in range(count):
+        tree = Tree(Task(prompt="q", id=f"t{name}"))
+        prompt = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3 + name), turn=0))
+        for sample in range(group):
+            at = prompt
+            for turn in range(int(random.integers(1, 4))):
+                n = int(random.integers(1, 6))
+                at = tree.add(
+                    Node(
+                        parent=at,
+                        source="sampled",
+                        token_ids=tuple(random.integers(2, VOCABULARY, n).tolist()),
+                        turn=turn,
+                        logprobs=tuple((-2.5 + gap * random.standard_normal(n)).tolist()),
+                        versions=(version,) * n,
+                    )
+                )
+                at = tree.add(Node(parent=at, source="tool", token_ids=(4, 5), turn=turn))
+            tree.end(Leaf(node=at, outcome=Finished(float(sample)), sample=sample))
+        trees.append(tree)
+    return trees
+
+
+def rows_of(trees: Sequence[Tree]) -> list[Row]:
+    """Return the rows a trainer would make of these trees."""
+    groups = groups_of(trees)
+    samples = [sample for group in groups for sample in group.samples]
+    credit = advantage_of(GrpoAdvantage())(groups)
+    return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+
+
+def gradients(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    config: LearnSection,
+    *,
+    limit_tokens: int = 8192,
+    layout: Layout | None = None,
+) -> Tensor:
+    """Return the gradient of one optimiser step on these rows, and its loss, as one vector."""
+    model.zero_grad(set_to_none=True)
+    total = torch.zeros(1)
+    chosen = layout or Padded(limit_tokens)
+    policy = PolicyGradient(
+        model,
+        config,
+        methods=Methods.of(config),
+        layout=chosen,
+        temperature=1.0,
+        head_at_positions=True,
+    )
+    counts = Counts.of(row.sample.sampled_tokens for row in rows)
+    step = policy.settle(rows, version=0)
+    for batch in micro_batches(rows, layout=chosen, device=CPU):
+        loss = policy.loss(batch, step, version=0, counts=counts, tally=Tally(), measure_gap=True)
+        loss.backward()
+        total += loss.detach()
+    return torch.cat([gradient_of(model), total])
+
+
+def gradient_of(model: PreTrainedModel) -> Tensor:
+    """Return the gradient the model holds, as one vector."""
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """Assert two gradients equal to float32's rounding of a sum."""
+    assert (found - expected).norm() <= 2e-6 * expected.norm()
+    assert expected.norm() > 1e-3
+
+
+def block(*rows: Sequence[float]) -> Tensor:
+    """Return rows of numbers as one block, padded with zeros."""
+    width = max(map(len, rows))
+    return torch.tensor([[*map(float, row), *[0.0] * (width - len(row))] for row in rows])
+
+
+def all_of(values: Tensor) -> Tensor:
+    """Return a mask of everything."""
+    return torch.ones_like(values, dtype=torch.bool)
+
+
+def mismatch(gaps: Tensor, mask: Tensor | None = None, **others: Tensor) -> Mismatch:
+    """Return what a correction sees of log(proximal / behaviour); the rest is zero."""
+    mask = all_of(gaps) if mask is None else mask
+    zeros, none = torch.zeros_like(gaps), torch.zeros_like(gaps, dtype=torch.int64)
+    parts = {"drift": zeros, "advantages": zeros, "turns": none, "ages": none} | others
+    return Mismatch(gaps=torch.where(mask, gaps, 0.0), mask=mask, **parts)
+
+
+def policy_tokens(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor | None = None, **others: Tensor
+) -> PolicyTokens:
+    """Return what a loss sees: log(current / proximal) over a proximal policy of log-prob 0."""
+    mask = all_of(log_ratio) if mask is None else mask
+    zeros = torch.zeros_like(log_ratio)
+    parts = {
+        "proximal": zeros,
+        "behaviour": zeros,
+        "turns": torch.zeros_like(mask, dtype=torch.int64),
+    } | others
+    return PolicyTokens(logprobs=log_ratio, advantages=advantages, mask=mask, **parts)
