@@ -468,10 +468,24 @@ ALL = {
 }
 
 
-def test_everything_together_composes() -> None:
-    check(curation_of(ALL), replace(AROUND, max_age=8))
-    check(Curation(), replace(AROUND, group_size=1, tasks=None, entropies=False))
-    check(curation_of({"allocation": {"name": "dars"}, "pool": {"name": "success"}}), AROUND)
+@pytest.mark.parametrize(
+    ("rules", "around"),
+    [
+        (curation_of(ALL), replace(AROUND, max_age=8)),
+        (Curation(), replace(AROUND, group_size=1, tasks=None, entropies=False)),
+        (curation_of({"allocation": {"name": "dars"}, "pool": {"name": "success"}}), AROUND),
+    ],
+)
+def test_everything_together_composes(rules: Curation, around: Surroundings) -> None:
+    assert complaint(rules, around) == ""
+
+
+def complaint(rules: Curation, around: Surroundings) -> str:
+    try:
+        check(rules, around)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,11 @@ class Model:
     items: list[int] = field(default_factory=list[int])
     text: str = ""
 
+    @property
+    def content(self) -> tuple[str, bytes]:
+        """What `_content` of the session must be."""
+        return repr((self.x, self.items, self.text)), self.text.encode()
+
 
 @both
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -55,7 +60,7 @@ async def test_sessions_behave_like_separate_copies(
             if models:
                 await _apply(name, models, models[which % len(models)], value)
         for model in models:
-            await _compare(model)
+            assert await _content(model.session) == model.content
     finally:
         await pool.close()
 
@@ -88,13 +93,13 @@ async def _apply(name: str, models: list[Model], model: Model, value: int) -> No
             assert (await session.exec("x = None; items = []")).ok
             model.x, model.items = None, []
         case _:
-            await _compare(model)
+            assert await _content(session) == model.content
 
 
-async def _compare(model: Model) -> None:
-    result = await model.session.exec("x, items, open('text').read()")
-    assert result.value == repr((model.x, model.items, model.text))
-    assert await model.session.read("text") == model.text.encode()
+async def _content(session: Session) -> tuple[str | None, bytes]:
+    """Return what a session's names and its file are, the file read from both sides."""
+    result = await session.exec("x, items, open('text').read()")
+    return result.value, await session.read("text")
 
 
 @both

@@ -41,8 +41,8 @@ MACHINE_FILES = (
     "/etc/passwd",
     "/etc/resolv.conf",
     "/etc/shadow",
-    "/root/.bash_history",
-    "/root/.ssh/authorized_keys",
+    str(Path.home() / ".bash_history"),
+    str(Path.home() / ".ssh" / "authorized_keys"),
     "/var/lib/dpkg/status",
     "/var/log/dpkg.log",
 )
