@@ -20,8 +20,7 @@ from statistics import fmean
 from typing import Any, Self, TypeVar
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.env import Action, Info, Observation, Step, ToolSchema, call, say
-from agentrl.message import Image, Message
+from agentrl.env import Action, Info, Observation, Step, call, say
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.branching.aepo import Aepo, Online, Static
 from agentrl.rollout.branching.balanced import Balanced
@@ -33,14 +32,14 @@ from agentrl.rollout.branching.tree import FanOut, TreeGrpo, chains
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.scope import run_scope
 from agentrl.seeds import derive
-from agentrl.trajectory import Source
 from agentrl_envs.code import CodeEnv
 from benchmarks.harness import Benchmark
+from benchmarks.letters import END, LetterChat, ids, said
 
 T = TypeVar("T")
 
 LEAVES, TURNS, CELL_S = 16, 6, 0.05
-END, TURN = 0, 1
+TURN = 1
 BUDGET = Budget(leaves=LEAVES)
 SIGNAL = EntropySignal(vocabulary=1000)
 FAMILIES = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
@@ -59,39 +58,15 @@ TOPOLOGIES: dict[str, AnyTopology] = {
 
 
 @dataclass(frozen=True)
-class Letters:
-    """A run of tokens."""
+class CellChat(LetterChat):
+    """A turn is a number that becomes a cell, or `!`, the answer."""
 
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-
-
-class CellChat:
-    """One token per character. A turn is a number that becomes a cell, or `!`, the answer."""
-
-    stop_token_ids = frozenset({END})
-
-    def opening(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[Letters]:
-        """Show the messages."""
-        return [Letters("prompt", (*_ids("\n".join(m.text for m in messages)), TURN))]
-
-    def reply(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Letters]:
-        """Show the tool's answer."""
-        text = "".join(m.text for m in messages)
-        return [Letters("tool", _ids(text)), Letters("template", (TURN,))]
+    turn: int = TURN
+    between: str = "\n"
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read a turn."""
-        text = "".join(chr(t) for t in token_ids if t != END)
+        text = said(token_ids)
         if text.startswith("!"):
             return say(text)
         return call("python", code=CELL.format(seconds=CELL_S, mark=int(text[:8])))
@@ -100,11 +75,11 @@ class CellChat:
 def speak(request: GenerateRequest) -> Sequence[int]:
     """Say a turn of 80 characters; the rest of it when a probe has said the beginning."""
     begins = [i for i, token in enumerate(request.prompt) if token == TURN]
-    said = len(request.prompt) - begins[-1] - 1
+    done = len(request.prompt) - begins[-1] - 1
     if len(begins) > TURNS:
-        return (*_ids("!" + "a" * 20), END)[said:]
+        return (*ids("!" + "a" * 20), END)[done:]
     mark = 10**7 + derive(request.seed, len(begins)) % (9 * 10**7)
-    return (*_ids(f"{mark}".ljust(80, "+")), END)[said:]
+    return (*ids(f"{mark}".ljust(80, "+")), END)[done:]
 
 
 def surprise(request: GenerateRequest, place: int, token: int) -> float:
@@ -241,10 +216,6 @@ def state(bench: Benchmark, costs: dict[str, list[Cost]]) -> None:
             if name != "chains" and what in ("sampled", "to train", "env s"):
                 peer = fmean(map(of, costs["chains"]))
                 bench.row(f"{name}: {what}", mean / peer, unit="x", peer="16 chains")
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    return tuple(map(ord, text))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.env import Action, ToolSchema, call, say
-from agentrl.message import Image, Message
+from agentrl.env import Action, call, say
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.branching.aepo import Static
 from agentrl.rollout.branching.arpo import Arpo
@@ -25,10 +24,11 @@ from agentrl.rollout.branching.tree import TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.scope import run_scope
 from agentrl.seeds import derive
-from agentrl.trajectory import Finished, Source
+from agentrl.trajectory import Finished
 from agentrl_envs.code import CodeEnv
+from benchmarks.letters import END, LetterChat, ids, said
 
-END, TURN = 0, 1
+TURN = 1
 TURNS = 4
 CELL = """\
 import os
@@ -39,49 +39,24 @@ print((log, sorted(map(int, os.listdir()))))"""
 
 
 @dataclass(frozen=True)
-class Letters:
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
+class MarkChat(LetterChat):
+    """A turn is a number that becomes a cell, or `!`, the answer."""
 
-
-class MarkChat:
-    """One token per letter. A turn is a number that becomes a cell, or `!`, the answer."""
-
-    stop_token_ids = frozenset({END})
-
-    def opening(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[Letters]:
-        return [Letters("prompt", (*ids(messages[-1].text), TURN))]
-
-    def reply(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Letters]:
-        text = "".join(m.text for m in messages)
-        return [Letters("tool", ids(text)), Letters("template", (TURN,))]
+    turn: int = TURN
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        text = "".join(chr(t) for t in token_ids if t != END)
+        text = said(token_ids)
         return say(text) if text == "!" else call("python", code=CELL.format(mark=int(text)))
-
-
-def ids(text: str) -> tuple[int, ...]:
-    return tuple(ord(letter) for letter in text)
 
 
 def marks(request: GenerateRequest) -> Sequence[int]:
     """Choose a mark by seed and turn; the rest of it when a probe has said the beginning."""
     begins = [i for i, token in enumerate(request.prompt) if token == TURN]
-    said = len(request.prompt) - begins[-1] - 1
+    done = len(request.prompt) - begins[-1] - 1
     if len(begins) > TURNS:
-        return (*ids("!"), END)[said:]
+        return (*ids("!"), END)[done:]
     mark = 10_000 + derive(request.seed, len(begins)) % 90_000
-    return (*ids(str(mark)), END)[said:]
+    return (*ids(str(mark)), END)[done:]
 
 
 def surprise(request: GenerateRequest, place: int, token: int) -> float:
@@ -102,8 +77,8 @@ def check_apart(grown: Grown) -> None:
         own: list[int] = []
         turns = turns_of(trajectory.token_ids)
         assert len(turns) == TURNS + 1
-        for said, answer in turns[:-1]:
-            own.append(int(said))
+        for mark, answer in turns[:-1]:
+            own.append(int(mark))
             assert ast.literal_eval(answer.strip()) == (own, sorted(own))
 
 

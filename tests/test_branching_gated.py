@@ -26,7 +26,8 @@ from agentrl.rollout.branching.aepo import Monitored, Online, Static
 from agentrl.rollout.branching.arpo import ArpoPaper
 from agentrl.rollout.branching.balanced import Balanced
 from agentrl.rollout.branching.budget import Budget
-from agentrl.rollout.branching.gated import GatedTrees, Shaped
+from agentrl.rollout.branching.gated import GatedTrees
+from agentrl.rollout.branching.shaped import Shaped
 from agentrl.rollout.branching.topology import AnyTopology
 from agentrl.rollout.branching.tree import FanOut, TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
@@ -40,10 +41,10 @@ from agentrl.seeds import derive
 from agentrl.simulate.clock import run_virtual
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Tree
+from benchmarks.letters import LetterChat
 from tests.test_branching_grow import (
     SIGNAL,
     Counting,
-    LetterChat,
     aepo,
     always,
     check_world,

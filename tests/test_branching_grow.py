@@ -8,7 +8,7 @@ or reward not compared, a failed world left open.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, Self
 
@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step, ToolSchema, say
+from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step, say
 from agentrl.errors import ConfigError, ForkUnsupported
-from agentrl.message import Image, Message
+from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.branching.aepo import Static
 from agentrl.rollout.branching.arpo import Arpo, ArpoPaper
@@ -34,48 +34,13 @@ from agentrl.rollout.replay import History, ReplayMismatch, replay
 from agentrl.seeds import derive
 from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn
-from agentrl.trajectory import Failed, Finished, Source, Tree
+from agentrl.trajectory import Failed, Finished, Tree
+from benchmarks.letters import END, LetterChat
 
-END = 0
 TURN = ord(">")
 TASK = Task(prompt="ab", answer="x", id="task")
 PROBE = 3
 SIGNAL = EntropySignal(vocabulary=200, tokens=PROBE)
-
-
-@dataclass(frozen=True)
-class Letters:
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-
-
-class LetterChat:
-    """One token per letter; `>` opens a turn and token 0 ends it."""
-
-    stop_token_ids = frozenset({END})
-
-    def opening(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[Letters]:
-        return [Letters("prompt", ids("".join(m.text for m in messages) + ">"))]
-
-    def reply(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Letters]:
-        text = "".join(m.text for m in messages)
-        return [Letters("tool", ids(text)), Letters("template", ids(">"))]
-
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        return say("".join(chr(t) for t in token_ids if t != END))
-
-
-def ids(text: str) -> tuple[int, ...]:
-    return tuple(ord(letter) for letter in text)
 
 
 class Counting(BaseEnv):

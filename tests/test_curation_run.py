@@ -7,7 +7,7 @@ to the trainer; entropies not asked for; conflicts not checked.
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ from agentrl.learn.trainer import Trainer
 from agentrl.message import Message
 from agentrl.metrics import read_metrics
 from agentrl.rollout.curation.rules import SLOTS, Curation, curation_of
-from agentrl.task import Split, split_of
+from agentrl.store.codec import unpack
 from agentrl.tool_env import ToolEnv
 from agentrl.training import RunResult, train
+from agentrl.wiring import SUCCESSES
+from tests.doubles import double, doubles, gold
 
 CONFIG = """
 run: {{name: tiny, folder: {folder}, steps: 4, checkpoint_every: 2}}
@@ -39,24 +41,6 @@ learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
 evaluate: {{tasks: 4}}
 metrics: {{tensorboard: false}}
 """
-
-
-@agentrl.tool
-def double(number: int) -> int:
-    """Return twice the number."""
-    return 2 * number
-
-
-def doubles(split: Split, seed: int) -> Iterable[agentrl.Task]:
-    for number in range(60):
-        if split_of(str(number)) == split:
-            yield agentrl.Task(prompt=f"Double {number}", answer=str(2 * number))
-
-
-def gold(task: agentrl.Task, seen: Sequence[Message]) -> agentrl.Action:
-    if len(seen) == 1:
-        return agentrl.call("double", number=int(task.answer) // 2)
-    return agentrl.say(seen[-1].text)
 
 
 def how_long(task: agentrl.Task, messages: Sequence[Message]) -> float:
@@ -100,7 +84,9 @@ ALL: dict[str, Any] = {
 }
 
 
-def test_a_curated_run_says_what_it_chose_and_a_resumed_one_what_it_lost(tmp_path: Path) -> None:
+def test_a_curated_run_says_what_it_chose_and_a_resumed_one_still_has_its_pool(
+    tmp_path: Path,
+) -> None:
     train(config_file(tmp_path), curated(ALL))
     folder = tmp_path / "runs" / "tiny"
     lines = read_metrics(folder)
@@ -114,9 +100,22 @@ def test_a_curated_run_says_what_it_chose_and_a_resumed_one_what_it_lost(tmp_pat
     assert saved["steps"] == 4
     held = sum(map(len, saved["pool"]["successes"].values()))
     assert held > 0
-    train(config_file(tmp_path), {**curated(ALL), "run.steps": 5}, resume=True)
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["curation"] == {"successes_lost": held}
+    packed = unpack((folder / "checkpoints/step-000004" / SUCCESSES).read_bytes())
+    assert len(packed) == held
+    for branch in packed.values():
+        assert sum(len(node.versions) for node in branch.nodes) > 0
+    result = train(config_file(tmp_path), {**curated(ALL), "run.steps": 5}, resume=True)
+    again = json.loads((folder / "checkpoints/step-000005/state.json").read_text())
+    names = {ref(s) for held in saved["pool"]["successes"].values() for s in held}
+    later = {
+        ref(s) for held in again["samplers"]["curation"]["pool"]["successes"].values() for s in held
+    }
+    assert names & later, "what was in the pool is in it after one more step"
+    assert result.steps == 5
+
+
+def ref(success: Mapping[str, Any]) -> str:
+    return f"{success['group']}/{success['result']['sample']}"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +125,9 @@ def test_a_curated_run_says_what_it_chose_and_a_resumed_one_what_it_lost(tmp_pat
         {"sampler.name": "cdas", "filter.name": "dapo", "filter.max_refills": 20},
         {"filter.name": "dapo", "filter.max_refills": 20, "allocation.name": "dart"},
         {"allocation.name": "dars", "steps.name": "high_entropy"},
+        {"pool.name": "success"},
     ],
-    ids=["sampler", "no store", "stream", "growth"],
+    ids=["sampler", "no store", "stream", "growth", "pool"],
 )
 def test_a_curated_run_that_is_stopped_and_resumed_has_the_same_weights(
     tmp_path: Path, keys: dict[str, Any]

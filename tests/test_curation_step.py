@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step, ToolSchema
+from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.message import Image, Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import Dars, Dart
 from agentrl.rollout.curation.cdas import Cdas
@@ -45,7 +44,8 @@ from agentrl.sampler import TaskSampler
 from agentrl.scheduler import Attempt, GroupState, Hooks
 from agentrl.seeds import derive
 from agentrl.task import Split, Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, reward_of
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, reward_of
+from benchmarks.letters import END, LetterChat
 
 Score = Callable[[int, str, int], float | None]
 """Of a step, a task and a sample; None fails."""
@@ -524,39 +524,6 @@ def test_what_was_not_stored_is_neither_lent_nor_carried() -> None:
 
 
 # With the pool of rollouts and a scripted engine
-
-
-END = 0
-
-
-@dataclass(frozen=True)
-class Letters:
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-
-
-class LetterChat:
-    """One token per letter; `>` opens a turn and token 0 ends it."""
-
-    stop_token_ids = frozenset({END})
-
-    def opening(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[Letters]:
-        return [Letters("prompt", tuple(map(ord, "".join(m.text for m in messages) + ">")))]
-
-    def reply(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Letters]:
-        return [Letters("tool", tuple(map(ord, "".join(m.text for m in messages) + ">")))]
-
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        return Action("".join(chr(t) for t in token_ids if t != END))
 
 
 class Graded(BaseEnv):

@@ -1,12 +1,12 @@
 """Episodes and the pool: what is recorded, when it stops, and how failures become data.
 
 Mutants seen caught: reward of the last turn only; `ended` always true; budget not reduced after an
-abort; a failure scored 0; the environment closed only on success; no retry; retry with a new seed.
+abort; a failure scored 0; the environment closed only on success; no retry; retry with a new seed;
+entropies kept in an evaluation.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,38 +14,22 @@ import pytest
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, ToolFailure
-from agentrl.message import Image, Message
+from agentrl.evaluation.heldout import Evaluation
+from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.progress import Quiet
 from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
-from agentrl.trajectory import Failed, Finished, Leaf, Source, Tree, Truncated
+from agentrl.trajectory import Failed, Finished, Leaf, Tree, Truncated
+from benchmarks.letters import END, LetterChat, Letters, ids
 
-END = 0
 TASK = Task(prompt="ab", answer="x")
 
 
-@dataclass(frozen=True)
-class Letters:
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-
-
-def ids(text: str) -> tuple[int, ...]:
-    return tuple(ord(letter) for letter in text)
-
-
-class LetterChat:
-    """One token per letter; `>` opens a turn and token 0 ends it."""
-
-    stop_token_ids = frozenset({END})
-
-    def opening(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[Letters]:
-        return [Letters("prompt", ids("".join(m.text for m in messages) + ">"))]
+class ClosingChat(LetterChat):
+    """Closes a turn that the policy has not ended."""
 
     def reply(
         self,
@@ -55,11 +39,7 @@ class LetterChat:
         tools: Sequence[ToolSchema] | None = None,
     ) -> Sequence[Letters]:
         close = [] if ended else [Letters("template", (END,))]
-        text = "".join(m.text for m in messages)
-        return [*close, Letters("tool", ids(text)), Letters("template", ids(">"))]
-
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        return Action("".join(chr(t) for t in token_ids if t != END))
+        return [*close, *super().reply(messages, ended=ended, tools=tools)]
 
 
 class Echo(BaseEnv):
@@ -104,7 +84,7 @@ async def play(
     episode = Episode(
         env=env,
         engine=ScriptedEngine(says(*turns)),
-        chat=LetterChat(),
+        chat=ClosingChat(),
         tree=tree,
         sample=0,
         seed=1,
@@ -260,7 +240,7 @@ async def test_an_interrupted_turn_goes_on_from_its_last_token() -> None:
     leaf = await Episode(
         env=Echo(),
         engine=engine,
-        chat=LetterChat(),
+        chat=ClosingChat(),
         tree=tree,
         sample=0,
         seed=1,
@@ -277,7 +257,7 @@ def rollouts(
     make_env: Callable[[], Echo], *, turns: Sequence[str] = ("done",), **changes: Any
 ) -> Rollouts:
     engine = ScriptedEngine(says(*turns))
-    return Rollouts(make_env=make_env, engine=engine, chat=LetterChat(), **changes)
+    return Rollouts(make_env=make_env, engine=engine, chat=ClosingChat(), **changes)
 
 
 async def test_groups_share_their_prompt_and_have_every_sample() -> None:
@@ -338,7 +318,7 @@ async def test_seeds_tell_samples_tasks_and_steps_apart_and_retries_together() -
         seeds.append(request.seed)
         return (*ids("done"), END)
 
-    pool = Rollouts(make_env=Echo, engine=ScriptedEngine(record), chat=LetterChat())
+    pool = Rollouts(make_env=Echo, engine=ScriptedEngine(record), chat=ClosingChat())
     tasks = [Task(prompt="a"), Task(prompt="b")]
     await pool.collect(tasks, group_size=2, seed=0, sampling=Sampling())
     await pool.collect(tasks, group_size=2, seed=1, sampling=Sampling())
@@ -350,7 +330,7 @@ async def test_seeds_tell_samples_tasks_and_steps_apart_and_retries_together() -
     def once() -> Echo:
         return Echo(breaks(RuntimeError("boom"))) if next(fail, False) else Echo()
 
-    pool = Rollouts(make_env=once, engine=ScriptedEngine(record), chat=LetterChat())
+    pool = Rollouts(make_env=once, engine=ScriptedEngine(record), chat=ClosingChat())
     await pool.collect(tasks, group_size=2, seed=0, sampling=Sampling())
     assert len(seeds) == 5
     assert set(seeds) == first
@@ -373,3 +353,22 @@ def test_figures_say_how_trajectories_ended_and_what_they_cost() -> None:
         "rollout/seconds_max": 6.0,
     }
     assert rollout_figures([]) == {}
+
+
+async def test_an_evaluation_keeps_no_entropies_whatever_training_keeps() -> None:
+    engine = ScriptedEngine(says("hi", "done"))
+    rollouts = Rollouts(make_env=Echo, engine=engine, chat=ClosingChat(), entropies=True)
+    evaluation = Evaluation(
+        tasks=(TASK,),
+        samples_per_task=2,
+        k=(1,),
+        threshold=0.5,
+        confidence=0.95,
+        sampling=Sampling(),
+        seed=0,
+    )
+    report = await evaluation.run(rollouts, Quiet())
+    assert report.figures()["reward"] == 1
+    assert [request.entropies for request in engine.requests] == [False] * 4
+    await rollouts.collect([TASK], group_size=1, seed=0, sampling=Sampling())
+    assert [request.entropies for request in engine.requests[4:]] == [True] * 2

@@ -1,6 +1,6 @@
 """How good a policy is on tasks it never trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentrl.evaluation.report import Report
@@ -40,7 +40,8 @@ class Evaluation:
                     rewards.append(reward)
                 bar.advance(1, {"reward": sum(rewards) / len(rewards)} if rewards else {})
 
-            trees = await rollouts.collect(
+            # Entropies are for choosing what trains, and cost a pass over the vocabulary per token.
+            trees = await replace(rollouts, entropies=False).collect(
                 self.tasks,
                 group_size=self.samples_per_task,
                 seed=self.seed,
