@@ -29,16 +29,22 @@ class Scores:
     logprobs: Float[Tensor, "rows width"]
     """0 off the mask; carries gradient unless gradients are off."""
     entropies: Float[Tensor, "rows width"]
-    """Of the whole vocabulary where each token was chosen; 0 off the mask; detached."""
+    """Of the whole vocabulary where each token was chosen; 0 off the mask; detached unless their
+    gradient was asked for."""
 
 
 def score(
-    model: PreTrainedModel, tokens: Tokens, *, temperature: float, head_at_positions: bool
+    model: PreTrainedModel,
+    tokens: Tokens,
+    *,
+    temperature: float,
+    head_at_positions: bool,
+    entropy_gradient: bool = False,
 ) -> Scores:
     """Return the log-prob of every target of the mask, in float32.
 
     With `head_at_positions` the head runs on the places that predict something, and only there; see
-    `head_is_plain`.
+    `head_is_plain`. With `entropy_gradient` the entropies carry gradient too.
     """
     if head_at_positions:
         logits = _head(model)(_hidden(model, tokens).flatten(0, 1)[tokens.predictions])
@@ -48,7 +54,7 @@ def score(
     chosen = -cross_entropy(logits, tokens.targets, reduction="none")
     return Scores(
         logprobs=_spread(chosen, tokens),
-        entropies=_spread(_entropy(logits.detach()), tokens),
+        entropies=_spread(entropy(logits if entropy_gradient else logits.detach()), tokens),
     )
 
 
@@ -100,9 +106,12 @@ def _head(model: PreTrainedModel) -> Any:
     return model.get_output_embeddings()
 
 
-def _entropy(logits: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chosen"]:
-    # entr is 0 at probability 0, where p log p would be 0 x -inf.
-    return torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
+def entropy(logits: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chosen"]:
+    """Return the entropies of softmax(logits) in nats; value and gradient are finite at -inf."""
+    probabilities = logits.softmax(dim=-1)
+    # At probability 0 the logarithm may be -inf, and 0 x -inf is no number.
+    logs = logits.log_softmax(dim=-1).masked_fill(probabilities == 0, 0.0)
+    return -(probabilities * logs).sum(dim=-1)
 
 
 def _spread(chosen: Float[Tensor, " chosen"], tokens: Tokens) -> Float[Tensor, "rows width"]:
