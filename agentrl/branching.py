@@ -11,29 +11,37 @@ from agentrl.rollout.branching.arpo import Arpo, ArpoPaper
 from agentrl.rollout.branching.balanced import Balanced
 from agentrl.rollout.branching.budget import Budget
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.gated import GatedTrees, Shaped
+from agentrl.rollout.branching.gated import GatedTrees
 from agentrl.rollout.branching.log import BranchLog
 from agentrl.rollout.branching.rule import BranchRule
+from agentrl.rollout.branching.shaped import Shaped
 from agentrl.rollout.branching.topology import AnyTopology
 from agentrl.rollout.branching.tree import FanOut, TreeGrpo
 from agentrl.rollout.pool import Rollouts
 from agentrl.seeds import derive
+from agentrl.store.run import RunStore
 from agentrl.task import Task
 
 
 def trees(
-    config: RunConfig, rollouts: Rollouts, *, folder: Path, vocabulary: int, version: int
+    config: RunConfig,
+    rollouts: Rollouts,
+    *,
+    folder: Path,
+    vocabulary: int,
+    record: RunStore | None = None,
 ) -> GatedTrees | None:
     """Return what grows the groups of a gate, None where nothing branches.
 
-    Every decision goes into `folder`; what was written of steps after `version` is forgotten, and
-    what the others have shown is where a run that is resumed goes on.
+    Every decision goes into `folder`; what was written of steps after the engine's version is
+    forgotten, and what the others have shown is where a run that is resumed goes on. What it takes
+    to go on with a group goes into `record`.
     """
     made = topology(config, vocabulary=vocabulary)
     if made is None:
         return None
     log = BranchLog(folder)
-    observed = log.resume_after(version)
+    observed = log.resume_after(rollouts.engine.version)
     if isinstance(made, Balanced):
         made = replace(made, prior=observed)
 
@@ -51,6 +59,7 @@ def trees(
         sampling=wiring.train_sampling(config),
         seed=seed,
         on_over=write,
+        recorder=None if record is None else record.recorder,
     )
 
 
@@ -101,7 +110,6 @@ def topology(config: RunConfig, *, vocabulary: int) -> AnyTopology | None:
 
 
 def _branch_rule(section: BranchingSection) -> BranchRule:
-
     base, weight, threshold = section.base, section.weight, section.threshold
     match section.topology:
         case "arpo":

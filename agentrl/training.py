@@ -131,17 +131,6 @@ async def _first_policy(
             return await first.open()
 
 
-def _say_what_was_lost(
-    curation: GatedCuration | None, summary: Summary, progress: Progress
-) -> None:
-    if curation is None or not (lost := curation.curator.lost):
-        return
-    summary.put("curation", {"successes_lost": lost})
-    progress.say(
-        f"the checkpoint names {lost} successes and does not hold them; curation.pool begins empty"
-    )
-
-
 async def _train(
     config: RunConfig,
     folder: RunFolder,
@@ -165,15 +154,15 @@ async def _train(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
             at = trainer.version
-            stack.enter_context(_recording(config, record, sampler, summary, remembered, step=at))
+            stack.enter_context(_recording(record, sampler, summary, remembered, step=at))
             curation = wiring.curation(
                 config,
                 sampler,
                 lambda: wiring.task_sampler(config, make_env(), list(heldout)),
                 version=at,
                 saved=remembered.get("curation"),
+                stored=checkpoints.read(wiring.SUCCESSES),
             )
-            _say_what_was_lost(curation, summary, progress)
             async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
@@ -182,7 +171,7 @@ async def _train(
                     rollouts,
                     folder=folder.path,
                     vocabulary=policy.model.config.vocab_size,
-                    version=trainer.version,
+                    record=record,
                 )
                 gate = wiring.gate(
                     config,
@@ -226,7 +215,6 @@ async def _train(
 
 @contextmanager
 def _recording(
-    config: RunConfig,
     record: RunStore | None,
     sampler: TaskSampler,
     summary: Summary,
@@ -238,10 +226,9 @@ def _recording(
 
     The store knows better than the checkpoint of `step`, which `remembered` this.
     """
-    branches = config.rollout.branching.topology != "none"
     position = int(remembered.get("tasks", {}).get("position", 0))
     with nullcontext() if record is None else record:
-        later = record and record.restore(remembered, step=step, branches=branches)
+        later = record and record.restore(remembered, step=step)
         sampler.skip(position if later is None else later)
         if record is not None:
             record.before = summary.get("resumed") or {}
@@ -333,11 +320,13 @@ class _Loop:
     def _save(self) -> None:
         """Write a checkpoint; what no kept checkpoint needs any more goes."""
         samplers: dict[str, Any] = {"tasks": {"position": self.position}}
+        files: dict[str, bytes] = {}
         if self.curation is not None:
             samplers["curation"] = self.curation.saved
+            files = wiring.curation_files(self.curation)
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
-        self.checkpoints.save(self.trainer, samplers=samplers)
+        self.checkpoints.save(self.trainer, samplers=samplers, files=files)
         if self.record is not None:
             self.record.prune(self.checkpoints.oldest())
             self.summary.put("resumed", self.record.summary)

@@ -21,14 +21,16 @@ from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.recorder import KeptGroup
 from agentrl.rollout.repeats import Repeats
 from agentrl.run_folder import RunFolder
 from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
 from agentrl.scheduler import Chains, Schedule
 from agentrl.seeds import derive
+from agentrl.store.codec import pack, unpack
 from agentrl.store.run import RunStore
-from agentrl.store.store import StoreSettings
+from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from agentrl.learn.checkpoint import Checkpoints
     from agentrl.learn.trainer import Trainer
     from agentrl.rollout.branching.gated import GatedTrees
+
+SUCCESSES = "successes.bin"
+"""The file of a checkpoint that holds the trajectories of `curation.pool`."""
 
 
 def env_factory(config: RunConfig) -> Callable[[], Env]:
@@ -174,11 +179,13 @@ def curation(
     *,
     version: int,
     saved: Mapping[str, Any] | None,
+    stored: bytes | None = None,
 ) -> GatedCuration | None:
     """Return what chooses tasks and groups, or None where nothing is chosen.
 
     Tasks come from `stream`, or are those of a fresh one, `known`, of which a sampler chooses.
-    `saved` is what `GatedCuration.saved` was at the checkpoint of `version`.
+    `saved` is what `GatedCuration.saved` was at the checkpoint of `version`, and `stored` the file
+    of `curation_files` there.
     """
     rules = curation_of(config.curation.model_dump())
     if rules.does_nothing:
@@ -190,8 +197,14 @@ def curation(
         group_size=config.rollout.group_size,
         max_turns=config.rollout.max_turns,
         state=None if saved is None else decode(CurationState, saved),
+        branches=None if stored is None else unpack(stored),
     )
     return GatedCuration(curator=curator, wanted=config.rollout.tasks_per_step, version=version)
+
+
+def curation_files(curation: GatedCuration) -> dict[str, bytes]:
+    """Return what a checkpoint holds of curation in files: the successes that may be lent."""
+    return {SUCCESSES: pack(curation.stored)} if curation.curator.rules.pool else {}
 
 
 def gate(
@@ -212,7 +225,7 @@ def gate(
     """
     per_step = config.rollout.tasks_per_step
     run_seed, repeats = config.run.seed, Repeats()
-    groups = () if record is None else record.groups
+    groups = () if record is None else _kept(record, trees)
     first_group = version * per_step if curation is None else curation.first_group(version)
     next_group = None if record is None else record.next_group
 
@@ -240,8 +253,17 @@ def gate(
     )
     if curation is not None:
         curation.flying = made.unfinished
+        curation.keep(groups)
     made.adopt(groups)
     return made
+
+
+def _kept(record: RunStore, trees: "GatedTrees | None") -> tuple[KeptGroup, ...]:
+    """Return the groups to go on with; one whose tree cannot be made out begins again."""
+    for group in record.groups:
+        if not (trees.keep(group) if trees else group.complete or not group.branched):
+            record.begin_again(group)
+    return record.groups
 
 
 def run_store(

@@ -14,7 +14,8 @@ from statistics import median, quantiles
 from agentrl.env import Action, Observation
 from agentrl.message import Message, ToolCall
 from agentrl.store.event import Exchange
-from agentrl.store.store import Store, StoreSettings
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
 from agentrl.store.syncer import Durable
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree

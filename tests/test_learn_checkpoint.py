@@ -140,7 +140,9 @@ def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
     trainer = trainer_of()
     run(trainer, 1)
     checkpoints = Checkpoints(folder=tmp_path, keep=1, tokenizer=tokenizer)
-    made = checkpoints.save(trainer, samplers={"tasks": 8})
+    made = checkpoints.save(trainer, samplers={"tasks": 8}, files={"more.bin": b"\x00more"})
+    assert checkpoints.read("more.bin") == b"\x00more"
+    assert checkpoints.read("other.bin") is None
     assert made.name == "step-000001"
     model = load_model(made, dtype="float32", device="cpu")
     assert_equal(dict(model.state_dict()), trainer.weights())
@@ -154,7 +156,7 @@ def test_a_run_saves_restores_and_keeps_the_newest(tmp_path: Path) -> None:
     assert checkpoints.oldest() == {}
     for step in (9, 10, 11):
         trainer.version = step
-        checkpoints.save(trainer, samplers={"tasks": {"position": 10 * step}})
+        checkpoints.save(trainer, samplers={"tasks": {"position": 10 * step}}, files={})
     names = [path.name for path in sorted(checkpoints.folder.iterdir())]
     assert names == ["step-000010", "step-000011"]
     assert latest(checkpoints.folder) == checkpoints.folder / "step-000011"

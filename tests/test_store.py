@@ -26,7 +26,8 @@ from agentrl.store.event import Exchange, GroupOpened
 from agentrl.store.ledger import Ledger
 from agentrl.store.reader import StoreReader
 from agentrl.store.segment import segments
-from agentrl.store.store import Store, StoreSettings
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
 from agentrl.store.syncer import Syncer
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree

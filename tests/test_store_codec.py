@@ -10,21 +10,25 @@ from hypothesis import strategies as st
 
 from agentrl.env import Action, Observation
 from agentrl.message import Image, Message, ToolCall
-from agentrl.store.codec import decode, encode
+from agentrl.rollout.curation.graft import Branch
+from agentrl.store.codec import decode, encode, pack, unpack
 from agentrl.store.damage import DamagedStore, StoreError
 from agentrl.store.event import (
     KINDS,
     Abandoned,
     Began,
+    Branched,
     Checkpointed,
     Completed,
     Dropped,
     Ended,
+    Enlarged,
     Event,
     Exchange,
     Fork,
     GroupOpened,
     Grown,
+    Noted,
     Resumed,
     Trained,
 )
@@ -128,6 +132,7 @@ leaves = st.builds(
     tool_calls=st.integers(0, 9),
 )
 ids = st.integers(0, 2**40)
+turns = st.none() | st.integers(1, 99)
 several = st.lists(nodes(), max_size=3).map(tuple)
 forks = st.builds(
     Fork,
@@ -138,7 +143,16 @@ forks = st.builds(
     why=st.dictionaries(texts, plain, max_size=2),
 )
 events: list[st.SearchStrategy[Event]] = [
-    st.builds(GroupOpened, group=ids, task=tasks, order=ids, seed=ids, size=ids, step=ids),
+    st.builds(
+        GroupOpened,
+        group=ids,
+        task=tasks,
+        order=ids,
+        seed=ids,
+        size=ids,
+        step=ids,
+        max_turns=st.none() | ids,
+    ),
     st.builds(
         Began,
         trajectory=ids,
@@ -166,6 +180,15 @@ events: list[st.SearchStrategy[Event]] = [
     st.builds(Trained, groups=st.lists(ids, max_size=3).map(tuple), step=ids),
     st.builds(Checkpointed, step=ids),
     st.builds(Resumed, position=ids, step=ids, torn_bytes=ids),
+    st.builds(Enlarged, group=ids, size=ids),
+    st.builds(Branched, trajectory=ids, group=ids, fork=forks, nodes=several),
+    st.builds(
+        Noted,
+        group=ids,
+        trajectory=st.none() | ids,
+        note=st.dictionaries(texts, plain, max_size=2),
+        with_end=st.booleans(),
+    ),
 ]
 
 
@@ -200,11 +223,17 @@ def test_every_event_comes_back_exactly(
     assert exact(there_and_back(event, folder)) == exact(event)
 
 
+@given(st.dictionaries(texts, st.builds(Branch, nodes=several, leaf=leaves), max_size=2))
+def test_what_is_packed_comes_back_with_its_images(branches: dict[str, Branch]) -> None:
+    assert exact(unpack(pack(branches))) == exact(branches)
+
+
 def test_there_is_a_strategy_for_every_kind_in_their_fixed_order() -> None:
     assert len(events) == len(KINDS)
     assert [kind.__name__ for kind in KINDS] == [
         *("GroupOpened", "Began", "Grown", "Ended", "Abandoned"),
         *("Completed", "Dropped", "Trained", "Checkpointed", "Resumed"),
+        *("Enlarged", "Branched", "Noted"),
     ]
 
 

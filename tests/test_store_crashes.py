@@ -20,7 +20,8 @@ from agentrl.store.event import Exchange
 from agentrl.store.reader import StoreReader
 from agentrl.store.restored import RestoredGroup
 from agentrl.store.segment import segments
-from agentrl.store.store import Store, StoreSettings
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 

@@ -28,7 +28,8 @@ from pathlib import Path
 from agentrl.env import Action, Observation
 from agentrl.message import Message
 from agentrl.store.event import Exchange
-from agentrl.store.store import Store, StoreSettings
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from agentrl.atomic import write_json

@@ -34,7 +34,8 @@ from agentrl.store.event import Abandoned, Grown
 from agentrl.store.reader import StoreReader
 from agentrl.store.recorder import StoreRecorder
 from agentrl.store.run import RunStore
-from agentrl.store.store import Store, StoreSettings
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Tree
 
@@ -62,7 +63,6 @@ class Process:
         *,
         checkpoint: dict[str, Any] | None = None,
         version: int = 0,
-        branches: bool = False,
     ) -> None:
         world = World(Trace(name="rig", trajectories=tuple(costs)), hang_fraction=0.0)
         self.redundancy = 0
@@ -76,7 +76,7 @@ class Process:
         self.record = RunStore.open(
             folder / "store", StoreSettings(), seed=0, position=lambda: self.taken, resume=resume
         )
-        position = self.record.restore(checkpoint or {}, step=version, branches=branches)
+        position = self.record.restore(checkpoint or {}, step=version)
         self.taken = position or 0
         self.version = version
 
@@ -247,16 +247,18 @@ def test_groups_wait_for_the_version_they_came_from(tmp_path: Path) -> None:
     run(second())
 
 
-def test_a_tree_that_branches_begins_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_group_that_cannot_go_on_begins_again_as_a_whole(tmp_path: Path) -> None:
     costs = [turns(2, 9)]
 
     async def first() -> None:
         await Process(tmp_path, costs, ONE).steps_for(5)
 
     async def second() -> None:
-        process = Process(tmp_path, costs, ONE, branches=True)
+        process = Process(tmp_path, costs, ONE)
+        assert process.record.turns == 1
+        process.record.begin_again(process.record.groups[0])
         assert [group.number for group in process.record.groups] == [1]
-        assert process.record.reruns == 1
+        assert (process.record.reruns, process.record.turns) == (1, 0)
         with process.record:
             async with process.gate() as gate:
                 (tree,) = await process.step(gate)
@@ -265,6 +267,38 @@ def test_a_tree_that_branches_begins_again_as_a_whole(tmp_path: Path) -> None:
 
     run(first())
     run(second())
+
+
+def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
+    task = Task(prompt="q")
+    store = Store.open(tmp_path / "store")
+    recorder = StoreRecorder(store, lambda: 1, 0)
+    recorder.opened(0, task, size=2, after=0, version=0, max_turns=5)
+    recorder.enlarged(0, 6)
+    recorder.opened(1, task, size=2, after=0, version=0)
+    store.close()
+    with RunStore.open(
+        tmp_path / "store", StoreSettings(), seed=0, position=lambda: 1, resume=True
+    ) as record:
+        record.restore({}, step=0)
+        kept = [(group.size, group.asked, group.max_turns) for group in record.groups]
+        assert kept == [(6, 2, 5), (2, 2, None)]
+        ledger = Ledger(replace(ONE, group_size=2, min_valid=1), version=0)
+        for group in record.groups:
+            ledger.adopt(group)
+        ledger.admit()
+        found = [ledger.group(number) for number in (0, 1)]
+        assert [group and len(group.members) for group in found] == [6, 2]
+        turns = [ledger.max_turns(group.members[0]) for group in found if group]
+        assert turns == [5, None]
+        orders = [
+            (group.order.trajectories, group.order.max_turns)
+            for group in found
+            if group and group.order
+        ]
+        assert orders == [(2, 5), (2, None)], "a second try of the task is as the first one was"
+        again = record.begin_again(record.groups[0])
+        assert (again.size, again.asked, again.max_turns) == (2, 2, 5)
 
 
 def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
       config.json model.safetensors tokenizer.json ...   the policy, as any tool can load it
       optimizer.safetensors                              moments and step counts by parameter name
       state.json                                         counters, random states, samplers
+      ...                                                files of those who wrote them with it
       manifest.json                                      every file's size and SHA-256, the model
 
 A checkpoint appears whole or not at all: it is written beside its place, synced, and renamed.
@@ -64,13 +65,16 @@ class Checkpoints:
     keep: int
     tokenizer: TokenizerFiles
 
-    def save(self, trainer: Trainer, *, samplers: Mapping[str, Any]) -> Path:
-        """Write a checkpoint of the trainer and of what samplers remember, which must be JSON."""
+    def save(
+        self, trainer: Trainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]
+    ) -> Path:
+        """Write a checkpoint of the trainer, what samplers remember (JSON), and files by name."""
         return save(
             self.folder,
             step=trainer.version,
             trainer=trainer,
             samplers=samplers,
+            files=files,
             tokenizer=self.tokenizer,
             keep=self.keep,
         )
@@ -79,6 +83,12 @@ class Checkpoints:
         """Load the newest checkpoint, if there is one; return what samplers remembered."""
         newest = latest(self.folder)
         return {} if newest is None else load(newest, trainer).samplers
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file of the newest checkpoint, None where there is none; `restore` checks it."""
+        newest = latest(self.folder)
+        file = None if newest is None else newest / name
+        return file.read_bytes() if file is not None and file.is_file() else None
 
     def oldest(self) -> Mapping[str, Any]:
         """Return what samplers remembered in the oldest checkpoint that is kept."""
@@ -94,6 +104,7 @@ def save(
     samplers: Mapping[str, Any],
     tokenizer: TokenizerFiles | None,
     keep: int,
+    files: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Write the checkpoint of `step` into `folder`, drop all but the newest `keep`, return it.
 
@@ -117,6 +128,8 @@ def save(
             "samplers": samplers,
         }
         _write_json(partial / "state.json", state)
+        for name, data in (files or {}).items():
+            (partial / name).write_bytes(data)
         _write_json(partial / "manifest.json", _manifest(partial, trainer.model))
         _sync(partial)
         _replace(partial, final)

@@ -122,6 +122,8 @@ class Place:
     """What the environment saw and said, for replaying it."""
     begun: tuple[int, ...] = ()
     """Tokens of the turn that are sampled already; they end the context."""
+    decided: bool = True
+    """Whether it is settled what branches here: a branch begins inside a boundary."""
 
 
 class Boundaries(Protocol):
@@ -316,8 +318,8 @@ class Episode:
         tokens: list[int] = []
         if self.begin is not None and turn == self.begin.turn:
             tokens += self.begin.begun
-        # A branch begins inside a boundary: it is not asked again about the one it comes from.
-        if self.boundaries is not None and (self.begin is None or turn > self.begin.turn):
+        asks = self.begin is None or turn > self.begin.turn or not self.begin.decided
+        if self.boundaries is not None and asks:
             finish = await self._probe(self.boundaries, turn, tokens, started)
             if finish == "stop":
                 return tokens, finish

@@ -103,7 +103,7 @@ class Rollouts:
         """Return the gate that makes batches of an endless stream of tasks; see `Gate`."""
 
         async def alone(seat: Seat) -> Leaf:
-            world = await self._brought_back(seat)
+            world = await self.brought_back(seat)
             return await self.episode(seat, sampling, world=world).run()
 
         return Gate(
@@ -140,12 +140,12 @@ class Rollouts:
                 self.limits, turn_s=NEVER_S, max_turns=seat.max_turns or self.limits.max_turns
             ),
             clock=seat.clock,
-            begin=None if world is None or seat.stand is None else _place(seat.tree, seat.stand),
+            begin=None if world is None or seat.stand is None else place_of(seat.tree, seat.stand),
             entropies=self.entropies,
             record=seat.record,
         )
 
-    async def _brought_back(self, seat: Seat) -> Env | None:
+    async def brought_back(self, seat: Seat) -> Env | None:
         """Return the world of a trajectory that was kept; None for one that begins.
 
         One whose world does not come back begins again.
@@ -184,7 +184,8 @@ class Rollouts:
         )
 
 
-def _place(tree: Tree, stand: Stand) -> Place:
+def place_of(tree: Tree, stand: Stand) -> Place:
+    """Return where a kept trajectory stands, as an episode begins there."""
     return Place(
         node=stand.node,
         turn=stand.turn,

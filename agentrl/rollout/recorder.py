@@ -49,6 +49,29 @@ class KeptMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTry:
+    """One try at a trajectory of a kept group: it goes on, has ended, or was given up."""
+
+    id: int
+    """As the record counts them, in the order they began."""
+    sample: int
+    is_open: bool
+    why: Mapping[str, Any] | None
+    """Of the branch that it began as, see `Leaving`."""
+    stands: tuple[Stand, ...]
+    """Where the reset left it, and every complete turn, those of its parent among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptNote:
+    """What was noted of a group."""
+
+    said: Mapping[str, Any]
+    by: int | None
+    """The try it was noted with, if any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptGroup:
     """A group that a record kept, for a gate to go on with."""
 
@@ -56,12 +79,22 @@ class KeptGroup:
     """As it was counted by the gate that opened it."""
     size: int
     """How many trajectories it trains on."""
+    asked: int
+    """How many it was opened for, before it was enlarged."""
+    max_turns: int | None
+    """Most policy messages of each; None is the run's number."""
     tree: Tree
     """Without leaves: the gate ends them when it hands the group over."""
     step: int
     """The version it was opened at."""
     complete: bool
     members: tuple[KeptMember, ...]
+    tries: tuple[KeptTry, ...] = ()
+    """Every one, in the order they began; only of a group that something was noted of."""
+    notes: tuple[KeptNote, ...] = ()
+    """In order."""
+    branched: bool = False
+    """Whether a trajectory left another one."""
 
     @property
     def waits_for(self) -> int:
@@ -107,6 +140,10 @@ class TrajectoryRecord(Protocol):
         """Take the trajectory's last turn; it is recorded with its end."""
         ...
 
+    def branches(self, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]) -> None:
+        """Record that it begins at `node`, where another one has been."""
+        ...
+
     def part(self, at: int) -> None:
         """Record the first part of a turn, which ends at node `at`."""
         ...
@@ -131,8 +168,36 @@ class TrajectoryRecord(Protocol):
 class Recorder(Protocol):
     """The record of a gate's groups, by their numbers. Errors raised here stop the run."""
 
-    def opened(self, group: int, task: Task, *, size: int, after: int, version: int) -> None:
+    def opened(
+        self,
+        group: int,
+        task: Task,
+        *,
+        size: int,
+        after: int,
+        version: int,
+        max_turns: int | None = None,
+    ) -> None:
         """Record a group; `after` more are opened of the tasks that were taken with its task."""
+        ...
+
+    def enlarged(self, group: int, size: int) -> None:
+        """Record that a group trains on `size` trajectories now."""
+        ...
+
+    def noted(
+        self,
+        group: int,
+        note: Mapping[str, Any],
+        *,
+        sample: int | None = None,
+        with_end: bool = False,
+    ) -> None:
+        """Record what it takes to go on with a group, in the words of who will read it.
+
+        With `sample` it is noted with that trajectory's latest try; with `with_end` it counts only
+        if the end of that one is what is recorded next of it.
+        """
         ...
 
     def begun(

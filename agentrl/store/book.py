@@ -1,9 +1,12 @@
 """What the writer has to remember of a group that is not complete: names, and who stands where."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from agentrl.env import ForkStrategy
 from agentrl.store.damage import StoreError
-from agentrl.store.event import Exchange
+from agentrl.store.event import Exchange, Fork
 from agentrl.store.restored import RestoredGroup, TrajectoryState
 from agentrl.trajectory import Node, Tree
 
@@ -54,15 +57,55 @@ class Book:
             return Growth((), None, {})
         fresh: list[Node] = []
         names: dict[int, int] = {}
-        for id, part in zip(tree.path_ids(node), tree.path(node), strict=True):
-            if id in self.names:
-                continue
+        for id, part in self._unknown(tree, node):
             parent = part.parent
             if parent is not None:
                 parent = names[parent] if parent in names else self.names[parent]
             names[id] = len(self.names) + len(names)
             fresh.append(part if parent == part.parent else replace(part, parent=parent))
         return Growth(tuple(fresh), names[node] if node in names else self.names[node], names)
+
+    def _unknown(self, tree: Tree, node: int) -> list[tuple[int, Node]]:
+        """Return the nodes on the way to `node` that are not recorded, parents first."""
+        found: list[tuple[int, Node]] = []
+        at: int | None = node
+        # What is above a recorded node is recorded: no walk to the root for every turn.
+        while at is not None and at not in self.names:
+            part = tree.node(at)
+            found.append((at, part))
+            at = part.parent
+        return found[::-1]
+
+    def leaving(
+        self,
+        parent: int,
+        tree: Tree,
+        node: int,
+        *,
+        strategy: ForkStrategy,
+        why: Mapping[str, Any],
+    ) -> tuple[Fork, Growth]:
+        """Return what to record of a trajectory that leaves `parent` at `node`."""
+        growth = self.growth(tree, node)
+        fork = Fork(
+            parent=parent,
+            node=growth.names.get(node, self.names.get(node, -1)),
+            shared=self.shared(parent, tree, node),
+            strategy=strategy,
+            why=dict(why),
+        )
+        return fork, growth
+
+    def passed(self, tree: Tree, node: int) -> int:
+        """Return the last trajectory that stood at `node` after an exchange, given up or not."""
+        name = self.names.get(node)
+        for id, line in reversed(self.lines.items()):
+            if name is not None and name in line.stops:
+                return id
+        raise StoreError(
+            f"no trajectory of task {tree.task.id} has ended a turn at node {node}, so none can "
+            "begin there; record the turn first"
+        )
 
     def shared(self, parent: int, tree: Tree, node: int) -> int:
         """Return how many exchanges of `parent` lie on the way to `node`."""

@@ -11,10 +11,11 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from agentrl.env import Action, Observation
 from agentrl.message import Image, Message, ToolCall
+from agentrl.rollout.curation.graft import Branch
 from agentrl.store.damage import StoreError
 from agentrl.store.event import KINDS, Event, Exchange, Fork
 from agentrl.store.objects import Objects
@@ -26,7 +27,7 @@ _LENGTH = struct.Struct("<I")
 
 _PLAIN_TYPES: tuple[type[Any], ...] = (
     *KINDS,
-    *(Exchange, Fork, Action, Message, ToolCall, Task, Leaf, Finished, Truncated, Failed),
+    *(Exchange, Fork, Action, Message, ToolCall, Task, Leaf, Finished, Truncated, Failed, Branch),
 )
 _BY_NAME = {kind.__name__: kind for kind in _PLAIN_TYPES}
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _PLAIN_TYPES}
@@ -37,10 +38,42 @@ def encode(event: Event, objects: Objects) -> tuple[int, bytes]:
 
     Raises `ValueError` for a value of a type that cannot be read back.
     """
-    arrays: list[bytes] = []
-    plain = _Encoder(objects, arrays).plain(event)
-    text = json.dumps(plain, separators=(",", ":")).encode()
-    return KINDS.index(type(event)), b"".join((_LENGTH.pack(len(text)), text, *arrays))
+    return KINDS.index(type(event)), _packed(event, objects)
+
+
+def pack(value: Any) -> bytes:
+    """Return a value of the types that events hold as bytes that hold its images too.
+
+    Raises `ValueError` for a value of a type that `unpack` could not make again exactly.
+    """
+    return _packed(value, _Inline())
+
+
+def unpack(data: bytes) -> Any:
+    """Return what `pack` was given."""
+    return _unpacked(data, _Inline())
+
+
+class Blobs(Protocol):
+    """Where images and tool schemas lie, by name."""
+
+    def put(self, data: bytes) -> str:
+        """Return the name of some bytes, for `get`."""
+        ...
+
+    def get(self, digest: str) -> bytes:
+        """Return what was put."""
+        ...
+
+
+class _Inline:
+    """Bytes that are their own name."""
+
+    def put(self, data: bytes) -> str:
+        return base64.b85encode(data).decode()
+
+    def get(self, digest: str) -> bytes:
+        return base64.b85decode(digest)
 
 
 def decode(record: Record, objects: Objects | None) -> Event:
@@ -48,11 +81,8 @@ def decode(record: Record, objects: Objects | None) -> Event:
 
     Without `objects`, images come back empty and tools as None: for those who look at neither.
     """
-    (length,) = _LENGTH.unpack_from(record.payload)
-    start = _LENGTH.size
-    plain = json.loads(record.payload[start : start + length])
     try:
-        event = _Decoder(objects, record.payload, start + length).value(plain)
+        event = _unpacked(record.payload, objects)
     except (KeyError, TypeError) as error:
         raise StoreError(
             f"record {record.sequence} was written by another version of agentrl ({error}); read "
@@ -61,8 +91,22 @@ def decode(record: Record, objects: Objects | None) -> Event:
     return cast(Event, event)
 
 
+def _packed(value: Any, objects: Blobs) -> bytes:
+    arrays: list[bytes] = []
+    plain = _Encoder(objects, arrays).plain(value)
+    text = json.dumps(plain, separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(text)), text, *arrays))
+
+
+def _unpacked(data: bytes, objects: Blobs | None) -> Any:
+    (length,) = _LENGTH.unpack_from(data)
+    start = _LENGTH.size
+    plain = json.loads(data[start : start + length])
+    return _Decoder(objects, data, start + length).value(plain)
+
+
 class _Encoder:
-    def __init__(self, objects: Objects, arrays: list[bytes]) -> None:
+    def __init__(self, objects: Blobs, arrays: list[bytes]) -> None:
         self._objects = objects
         self._arrays = arrays
 
@@ -124,7 +168,7 @@ class _Encoder:
 
 
 class _Decoder:
-    def __init__(self, objects: Objects | None, payload: bytes, at: int) -> None:
+    def __init__(self, objects: Blobs | None, payload: bytes, at: int) -> None:
         self._objects = objects
         self._payload = payload
         self._at = at

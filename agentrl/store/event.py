@@ -83,6 +83,8 @@ class GroupOpened:
     size: int
     step: int
     """Trained steps so far."""
+    max_turns: int | None = None
+    """Most turns of each trajectory; None is the run's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,36 @@ class Resumed:
     """What a killed writer had left of an unfinished record."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enlarged:
+    """A group trains on more trajectories than it was opened for."""
+
+    group: int
+    size: int
+    """In all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branched:
+    """A trajectory that has begun leaves others where they came past, before its first turn."""
+
+    trajectory: int
+    group: int
+    fork: Fork
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What somebody else has to know to go on with a group, in their own words."""
+
+    group: int
+    trajectory: int | None
+    note: Mapping[str, Any]
+    with_end: bool = False
+    """It counts only if the next record of the trajectory is its end."""
+
+
 Event = (
     GroupOpened
     | Began
@@ -186,6 +218,9 @@ Event = (
     | Trained
     | Checkpointed
     | Resumed
+    | Enlarged
+    | Branched
+    | Noted
 )
 
 KINDS: tuple[type[Event], ...] = (
@@ -199,5 +234,8 @@ KINDS: tuple[type[Event], ...] = (
     Trained,
     Checkpointed,
     Resumed,
+    Enlarged,
+    Branched,
+    Noted,
 )
 """A record's kind is the index here: append, and never change the order."""

@@ -14,13 +14,16 @@ from agentrl.store.damage import DamagedStore, StoreError
 from agentrl.store.event import (
     Abandoned,
     Began,
+    Branched,
     Checkpointed,
     Completed,
     Dropped,
     Ended,
+    Enlarged,
     Event,
     GroupOpened,
     Grown,
+    Noted,
     Resumed,
     Trained,
 )
@@ -237,7 +240,7 @@ class Ledger:
         )
         for query, values in _changes(sequence, event):
             self._base.execute(query, values)
-        if isinstance(event, Began | Grown | Ended) and event.nodes:
+        if isinstance(event, Began | Grown | Ended | Branched) and event.nodes:
             self._count_nodes(sequence, event.trajectory, event.nodes)
         if isinstance(event, Resumed):
             self._redo_trained(sequence, event.position)
@@ -318,6 +321,13 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
             )
         case Completed(group=group):
             yield "UPDATE groups SET state = 'complete' WHERE id = ?", (group,)
+        case Enlarged(group=group, size=size):
+            yield "UPDATE groups SET size = ? WHERE id = ?", (size, group)
+        case Branched(trajectory=trajectory, fork=fork):
+            yield (
+                "UPDATE trajectories SET parent = ?, fork_node = ?, fork_strategy = ? WHERE id = ?",
+                (fork.parent, fork.node, fork.strategy, trajectory),
+            )
         case Dropped(group=group, reason=reason):
             yield (
                 "UPDATE groups SET state = 'dropped', reason = ?, settled_at = ? WHERE id = ?",
@@ -333,6 +343,8 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
                 )
         case Checkpointed(step=step):
             yield "INSERT INTO checkpoints VALUES (?, ?)", (sequence, step)
+        case Noted():
+            pass  # only those who wrote it know what it says
         case Resumed():
             values = (sequence, event.position, event.step, event.torn_bytes)
             yield "INSERT INTO resumptions VALUES (?, ?, ?, ?)", values

@@ -1,9 +1,10 @@
 """What a gate tells, as records of the store. See `agentrl.rollout.recorder` for the contract."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from agentrl.env import Action, Observation, Step
+from agentrl.env import Action, ForkStrategy, Observation, Step
 from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
 from agentrl.scheduler import Attempt
 from agentrl.store.damage import StoreError
@@ -43,6 +44,10 @@ class StoredTrajectory:
     def last_step(self, action: Action, answer: Step, *, seconds: float) -> None:
         """Take its last turn, to be recorded with its end."""
         self._last = Exchange.stepping(action, answer, seconds=seconds)
+
+    def branches(self, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]) -> None:
+        """Record that it begins where another one has been."""
+        self.recorder.store.branched(self.id, self.tree, node, strategy=strategy, why=why)
 
     def part(self, at: int) -> None:
         """Record the first part of a turn."""
@@ -112,12 +117,40 @@ class StoreRecorder:
                 over=found.state == "abandoned",
             )
 
-    def opened(self, group: int, task: Task, *, size: int, after: int, version: int) -> None:
+    def opened(
+        self,
+        group: int,
+        task: Task,
+        *,
+        size: int,
+        after: int,
+        version: int,
+        max_turns: int | None = None,
+    ) -> None:
         """Record a group."""
         order = max(0, self.position() - 1 - after)
         self._ids[group] = self.store.open_group(
-            task, order=order, seed=self.seed, size=size, step=version
+            task, order=order, seed=self.seed, size=size, step=version, max_turns=max_turns
         )
+
+    def enlarged(self, group: int, size: int) -> None:
+        """Record that a group trains on `size` trajectories now."""
+        self.store.enlarge(self._ids[group], size)
+
+    def noted(
+        self,
+        group: int,
+        note: Mapping[str, Any],
+        *,
+        sample: int | None = None,
+        with_end: bool = False,
+    ) -> None:
+        """Record what it takes to go on with a group; nothing of one that is complete."""
+        if group in self._complete:
+            return
+        latest = None if sample is None else self._latest.get((group, sample))
+        id = None if latest is None else latest.id
+        self.store.note(self._ids[group], note, trajectory=id, with_end=with_end)
 
     def begun(
         self, attempt: Attempt, tree: Tree, *, seed: int, stand: Stand | None

@@ -1,12 +1,24 @@
 """What comes back from the records of a group: its tree, and its trajectories as they stood."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agentrl.rollout.replay import History, Recorded
 from agentrl.store.damage import StoreError
-from agentrl.store.event import Abandoned, Began, Ended, Event, Exchange, Fork, GroupOpened, Grown
+from agentrl.store.event import (
+    Abandoned,
+    Began,
+    Branched,
+    Ended,
+    Enlarged,
+    Event,
+    Exchange,
+    Fork,
+    GroupOpened,
+    Grown,
+    Noted,
+)
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Node, Tree
 
@@ -37,6 +49,18 @@ class RestoredTrajectory:
     """Why an abandoned one was given up."""
     history: History | None
     """What brings back its world by verified replay; None before its reset."""
+
+    def until(self, count: int) -> "RestoredTrajectory":
+        """Return it as it was after `count` of its exchanges, at least the reset."""
+        assert self.history is not None
+        history = replace(self.history, steps=self.history.steps[: count - 1])
+        return replace(
+            self,
+            exchanges=self.exchanges[:count],
+            stops=self.stops[:count],
+            mid_turn=False,
+            history=history,
+        )
 
     @property
     def turns(self) -> int:
@@ -79,9 +103,15 @@ class RestoredGroup:
     order: int
     seed: int
     size: int
+    """How many trajectories it trains on now."""
+    asked: int
+    """How many it was opened for."""
+    max_turns: int | None
     step: int
     tree: Tree
     trajectories: tuple[RestoredTrajectory, ...]
+    notes: tuple[Noted, ...] = ()
+    """Those that count, in order."""
 
     @property
     def open(self) -> tuple[RestoredTrajectory, ...]:
@@ -183,7 +213,10 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
     tree = Tree(opened.task)
     paths: dict[int, _Path] = {}
     ended: list[_Path] = []
+    size = opened.size
+    counted = _Counted()
     for event in rest:
+        counted.hear(event)
         match event:
             case Began():
                 _add(tree, event.nodes)
@@ -197,6 +230,12 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
                 ended.append(paths[event.trajectory])
             case Abandoned():
                 _give_up(paths[event.trajectory], event.reason)
+            case Branched():
+                _add(tree, event.nodes)
+                began = replace(paths[event.trajectory].began, fork=event.fork)
+                paths[event.trajectory] = _begun(paths, began)
+            case Enlarged():
+                size = event.size
             case _:
                 pass
     for path in ended:
@@ -207,11 +246,40 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
         task=opened.task,
         order=opened.order,
         seed=opened.seed,
-        size=opened.size,
+        size=size,
+        asked=opened.size,
+        max_turns=opened.max_turns,
         step=opened.step,
         tree=tree,
         trajectories=tuple(path.restored(opened.task) for path in paths.values()),
+        notes=counted.notes,
     )
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The notes of a group that count, while its records are read."""
+
+    _heard: list[Noted] = field(default_factory=list[Noted])
+    _open: dict[int, Noted] = field(default_factory=dict[int, Noted])
+    """By trajectory: what counts only if its end is next."""
+
+    @property
+    def notes(self) -> tuple[Noted, ...]:
+        """Return them; one whose end was never recorded is none."""
+        waiting = {id(note) for note in self._open.values()}
+        return tuple(note for note in self._heard if id(note) not in waiting)
+
+    def hear(self, event: Event) -> None:
+        """Take the next record of the group."""
+        trajectory = getattr(event, "trajectory", None)
+        waiting = self._open.pop(trajectory, None) if trajectory is not None else None
+        if waiting is not None and not isinstance(event, Ended):
+            self._heard = [note for note in self._heard if note is not waiting]
+        if isinstance(event, Noted):
+            self._heard.append(event)
+            if event.with_end and trajectory is not None:
+                self._open[trajectory] = event
 
 
 def _add(tree: Tree, nodes: Sequence[Node]) -> None:

@@ -1,16 +1,17 @@
 """The store in a run: opened with it, restored to its checkpoint, and what goes on from there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agentrl.rollout.recorder import KeptGroup, KeptMember, Stand
+from agentrl.rollout.recorder import KeptGroup, KeptMember, KeptNote, KeptTry, Stand
 from agentrl.store.opening import Damaged
 from agentrl.store.recorder import RERUN, StoreRecorder
-from agentrl.store.restored import RestoredGroup, RestoredState, RestoredTrajectory
-from agentrl.store.store import Store, StoreSettings
+from agentrl.store.restored import RestoredGroup, RestoredTrajectory
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
 from agentrl.trajectory import Tree
 
 
@@ -25,12 +26,12 @@ class RunStore:
     turns: int = 0
     """Complete turns in trajectories that go on."""
     torn_bytes: int = 0
-    next_group: int | None = None
-    """Number of the first group to open; None where nothing is restored."""
     before: Mapping[str, int] = field(default_factory=dict[str, int])
     """The `summary` of the process before this one."""
     _rerun: int = field(default=0)
-    """Trajectories that begin again because they belong to a tree that has branched."""
+    """Trajectories that begin again with their whole group."""
+    _restored: dict[int, RestoredGroup] = field(default_factory=dict[int, RestoredGroup])
+    """By number, those that are not complete."""
 
     @classmethod
     def open(
@@ -50,11 +51,10 @@ class RunStore:
         store = Store.open(folder, settings, resume=resume, damaged=damaged)
         return cls(store, StoreRecorder(store, position, seed))
 
-    def restore(self, samplers: Mapping[str, Any], *, step: int, branches: bool) -> int | None:
+    def restore(self, samplers: Mapping[str, Any], *, step: int) -> int | None:
         """Go on from a checkpoint of `step` with these samplers, `{}` and 0 without one.
 
-        Return how many tasks have been handed out, or None where nothing is recorded. A group that
-        is not complete begins again as a whole if it has branched, or if all do (`branches`).
+        Return how many tasks have been handed out, or None where nothing is recorded.
         """
         store = self.store
         if not store.position:
@@ -62,9 +62,38 @@ class RunStore:
         position = int(samplers.get("store", {}).get("position", 0))
         state = store.restore(position=position, step=step)
         self.torn_bytes = state.torn_bytes
-        self.groups = tuple(self._kept(state, branches=branches))
-        self.next_group = store.next_group
+        self._restored = {group.id: group for group in state.open}
+        complete = [self._keep(group, complete=True) for group in state.complete]
+        unfinished = [self._keep(group, complete=False) for group in state.open]
+        self.groups = tuple(sorted([*complete, *unfinished], key=lambda group: group.number))
+        self.turns = sum(found.turns for group in state.open for found in group.open)
         return state.task_position
+
+    @property
+    def next_group(self) -> int | None:
+        """Return the number of the first group to open; None where nothing is restored."""
+        return self.store.next_group if self.store.position else None
+
+    def begin_again(self, group: KeptGroup) -> KeptGroup:
+        """Give up what was kept of a group that is not complete; return its task's new group.
+
+        For a group whose trajectories came of decisions that cannot be made out.
+        """
+        gone = self._restored.pop(group.number)
+        self._rerun += len(gone.open)
+        self.turns -= sum(found.turns for found in gone.open)
+        self.recorder.dropped(gone.id, RERUN)
+        id = self.store.open_group(
+            gone.task,
+            order=gone.order,
+            seed=gone.seed,
+            size=gone.asked,
+            step=gone.step,
+            max_turns=gone.max_turns,
+        )
+        fresh = self._keep(empty_group(gone, id), complete=False)
+        self.groups = (*(other for other in self.groups if other is not group), fresh)
+        return fresh
 
     def checkpoint(self, step: int) -> dict[str, Any]:
         """Bring everything to the disk; return what the checkpoint has to hold."""
@@ -110,31 +139,10 @@ class RunStore:
     ) -> None:
         self.store.close()
 
-    def _kept(self, state: RestoredState, *, branches: bool) -> list[KeptGroup]:
-        kept = [self._keep(group, complete=True) for group in state.complete]
-        again: list[RestoredGroup] = []
-        for group in state.open:
-            if branches or any(found.fork for found in group.trajectories):
-                again.append(group)
-            else:
-                kept.append(self._keep(group, complete=False))
-                self.turns += sum(found.turns for found in group.open)
-        # They get new ids, which come after all others.
-        return [*sorted(kept, key=lambda group: group.number), *map(self._again, again)]
-
     def _keep(self, group: RestoredGroup, *, complete: bool) -> KeptGroup:
         kept = kept_group(group, complete=complete)
         self.recorder.kept(group, kept.tree, complete=complete)
         return kept
-
-    def _again(self, group: RestoredGroup) -> KeptGroup:
-        """Drop a group that has branched, and open its task again."""
-        self._rerun += len(group.open)
-        self.store.drop(group.id, RERUN)
-        id = self.store.open_group(
-            group.task, order=group.order, seed=group.seed, size=group.size, step=group.step
-        )
-        return self._keep(empty_group(group, id), complete=False)
 
 
 def kept_group(group: RestoredGroup, *, complete: bool) -> KeptGroup:
@@ -144,10 +152,15 @@ def kept_group(group: RestoredGroup, *, complete: bool) -> KeptGroup:
     return KeptGroup(
         number=group.id,
         size=group.size,
+        asked=group.asked,
+        max_turns=group.max_turns,
         tree=_leafless(group.tree),
         step=group.step,
         complete=complete,
         members=tuple(m for m in members if m.leaf is not None or not complete),
+        tries=tuple(map(_try, group.trajectories)) if group.notes else (),
+        notes=tuple(KeptNote(said=n.note, by=n.trajectory) for n in group.notes),
+        branched=any(found.fork is not None for found in group.trajectories),
     )
 
 
@@ -158,7 +171,9 @@ def empty_group(group: RestoredGroup, id: int) -> RestoredGroup:
         task=group.task,
         order=group.order,
         seed=group.seed,
-        size=group.size,
+        size=group.asked,
+        asked=group.asked,
+        max_turns=group.max_turns,
         step=group.step,
         tree=Tree(group.task),
         trajectories=(),
@@ -179,12 +194,29 @@ def _member(group: RestoredGroup, found: RestoredTrajectory) -> KeptMember:
 
 
 def _stand(tree: Tree, found: RestoredTrajectory) -> Stand | None:
+    whole = _whole(found)
+    return whole and replace(whole, node=found.at, begun=_begun(tree, found))
+
+
+def _try(found: RestoredTrajectory) -> KeptTry:
+    before = [found.until(count) for count in range(1, len(found.exchanges) + 1)]
+    return KeptTry(
+        id=found.id,
+        sample=found.sample,
+        is_open=found.state == "open",
+        why=found.fork.why if found.fork else None,
+        stands=tuple(stand for past in before if (stand := _whole(past)) is not None),
+    )
+
+
+def _whole(found: RestoredTrajectory) -> Stand | None:
+    """Return where a trajectory stands after its last exchange."""
     if found.history is None:
         return None
     return Stand(
-        node=found.at,
+        node=found.stops[-1],
         turn=found.turns,
-        begun=_begun(tree, found),
+        begun=(),
         turn_rewards=found.turn_rewards,
         components=found.components,
         tool_calls=found.tool_calls,

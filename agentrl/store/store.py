@@ -2,10 +2,10 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from agentrl.env import ForkStrategy
 from agentrl.errors import ConfigError
@@ -15,42 +15,31 @@ from agentrl.store.damage import StoreError
 from agentrl.store.event import (
     Abandoned,
     Began,
+    Branched,
     Checkpointed,
     Completed,
     Dropped,
     Ended,
+    Enlarged,
     Event,
     Exchange,
-    Fork,
     GroupOpened,
     Grown,
+    Noted,
     Resumed,
     Trained,
 )
 from agentrl.store.ledger import GroupState
 from agentrl.store.lock import WriterLock
 from agentrl.store.objects import Objects
-from agentrl.store.opening import SEGMENTS, Damaged, End, open_ledger
+from agentrl.store.opening import SEGMENTS, Damaged, open_ledger
 from agentrl.store.reader import Archive
 from agentrl.store.restored import RestoredState
 from agentrl.store.segment import SegmentWriter, segment_file
-from agentrl.store.syncer import Durable, Syncer
+from agentrl.store.settings import StoreSettings
+from agentrl.store.syncer import Syncer
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """How a store writes."""
-
-    durable: Durable = "process"
-    """What cannot lose a completed turn; see `syncer.Durable`."""
-    interval_s: float = 0.05
-    """Of `interval`: the age at which a record is on the disk."""
-    segment_bytes: int = 64 * 2**20
-    """Size at which a file of the log is closed and the next one begun."""
-    keep: Literal["all", "untrained"] = "all"
-    """`untrained` removes tokens, in whole segments, that no kept checkpoint can need again."""
 
 
 class Store:
@@ -74,7 +63,14 @@ class Store:
         self._syncer = Syncer(linger_s=linger[settings.durable], after=self._ledger.sync)
         self._objects = Objects(folder / "objects", written=self._syncer.note)
         self._objects.clean()
-        self._log = _log_from(end, folder, settings, self._syncer.note)
+        self._log = SegmentWriter(
+            folder / SEGMENTS,
+            number=end.segment,
+            offset=end.offset,
+            sequence=end.sequence,
+            limit_bytes=settings.segment_bytes,
+            written=self._syncer.note,
+        )
         self._archive = Archive(folder, self._ledger, self._objects)
         self._next_group, self._next_trajectory = self._ledger.next_ids()
         self._books: dict[int, Book] = {}
@@ -125,16 +121,32 @@ class Store:
 
     # What happens to a group and its trajectories, in order.
 
-    def open_group(self, task: Task, *, order: int, seed: int, size: int, step: int) -> int:
+    def open_group(
+        self,
+        task: Task,
+        *,
+        order: int,
+        seed: int,
+        size: int,
+        step: int,
+        max_turns: int | None = None,
+    ) -> int:
         """Record that a task was taken from the sampler; return the group's id.
 
-        `order` is how many tasks were taken before it; `size` how many trajectories are wanted.
-        Raises `ValueError` for a task that cannot be read back exactly.
+        `order` is how many tasks were taken before it; `size` how many trajectories are wanted, of
+        `max_turns` each. Raises `ValueError` for a task that cannot be read back exactly.
         """
         group = self._next_group
-        self._write(
-            GroupOpened(group=group, task=task, order=order, seed=seed, size=size, step=step)
+        opened = GroupOpened(
+            group=group,
+            task=task,
+            order=order,
+            seed=seed,
+            size=size,
+            step=step,
+            max_turns=max_turns,
         )
+        self._write(opened)
         self._books[group] = Book()
         self._next_group += 1
         return group
@@ -185,15 +197,7 @@ class Store:
         Its world is as after the last exchange of the parent on the way to `node`.
         """
         group, book = self._of(parent)
-        growth = book.growth(tree, node)
-        shared = book.shared(parent, tree, node)
-        fork = Fork(
-            parent=parent,
-            node=growth.names.get(node, book.names.get(node, -1)),
-            shared=shared,
-            strategy=strategy,
-            why=dict(why or {}),
-        )
+        fork, growth = book.leaving(parent, tree, node, strategy=strategy, why=why or {})
         began = Began(
             trajectory=self._next_trajectory,
             group=group,
@@ -205,7 +209,51 @@ class Store:
         )
         self._write(began)
         book.names |= growth.names
-        return self._named(book, Line(group, book.lines[parent].stops[:shared]))
+        return self._named(book, Line(group, book.lines[parent].stops[: fork.shared]))
+
+    def branched(
+        self,
+        trajectory: int,
+        tree: Tree,
+        node: int,
+        *,
+        strategy: ForkStrategy,
+        why: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Record that an open trajectory of which only its beginning is recorded begins at `node`.
+
+        Another one has been there, whichever; return the number of the record.
+        """
+        group, book = self._open_line(trajectory)
+        parent = book.passed(tree, node)
+        fork, growth = book.leaving(parent, tree, node, strategy=strategy, why=why or {})
+        sequence = self._write(
+            Branched(trajectory=trajectory, group=group, fork=fork, nodes=growth.nodes)
+        )
+        book.names |= growth.names
+        book.lines[trajectory].stops = book.lines[parent].stops[: fork.shared]
+        return sequence
+
+    def note(
+        self,
+        group: int,
+        note: Mapping[str, Any],
+        *,
+        trajectory: int | None = None,
+        with_end: bool = False,
+    ) -> None:
+        """Record what somebody has to know to go on with an open group.
+
+        With `with_end` it counts only if the end of `trajectory` is the next that is recorded of
+        it. Raises `ValueError` for a note that cannot be read back exactly.
+        """
+        self._book(group)
+        self._write(Noted(group=group, trajectory=trajectory, note=note, with_end=with_end))
+
+    def enlarge(self, group: int, size: int) -> None:
+        """Record that an open group trains on `size` trajectories now."""
+        self._book(group)
+        self._write(Enlarged(group=group, size=size))
 
     def finished(
         self, trajectory: int, tree: Tree, leaf: Leaf, exchange: Exchange | None = None
@@ -459,16 +507,3 @@ class Store:
                 f"{pruned_for} were pruned; resume from a newer checkpoint, or set store.keep: all "
                 "in the next run"
             )
-
-
-def _log_from(
-    end: End, folder: Path, settings: StoreSettings, written: Callable[[Path], None]
-) -> SegmentWriter:
-    return SegmentWriter(
-        folder / SEGMENTS,
-        number=end.segment,
-        offset=end.offset,
-        sequence=end.sequence,
-        limit_bytes=settings.segment_bytes,
-        written=written,
-    )

@@ -12,12 +12,13 @@
 
 A group has exactly the leaves of the topology's budget, which is the gate's target, and a leaf's
 sample is its seat's. A branch waits for its place before all that has not begun, and
-its world with it, which was copied while the parent stood still. A group that was kept by a record
-goes on without branching further.
+its world with it, which was copied while the parent stood still. What it takes to go on with a
+group is noted in the run's record (`kept`): one that was kept goes on as the tree it was, with its
+budget, its rule's state and its counters. Its worlds are gone, and come back by replay.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,31 +26,29 @@ from typing import Any
 
 from agentrl.env import Env
 from agentrl.policy import Sampling
-from agentrl.rollout.branching.aepo import Observed
 from agentrl.rollout.branching.balanced import Balanced, BalancedState
-from agentrl.rollout.branching.decision import BranchDecision, Start
-from agentrl.rollout.branching.growing import Copied, Growing, Watch
+from agentrl.rollout.branching.decision import BranchDecision, Origin, Start
+from agentrl.rollout.branching.growing import Growing, Watch, World
 from agentrl.rollout.branching.growth import Ended
-from agentrl.rollout.branching.topology import AnyTopology
+from agentrl.rollout.branching.kept import (
+    Alone,
+    Grows,
+    KeptTree,
+    Note,
+    Plays,
+    as_note,
+    event_note,
+)
+from agentrl.rollout.branching.shaped import Shaped, branching_figures
+from agentrl.rollout.branching.topology import AnyTopology, Event
 from agentrl.rollout.branching.tree import FanOut
+from agentrl.rollout.episode import Place
 from agentrl.rollout.gate.seat import Seat
-from agentrl.rollout.pool import Rollouts
-from agentrl.rollout.recorder import Leaving
+from agentrl.rollout.pool import Rollouts, place_of
+from agentrl.rollout.recorder import KeptGroup, Leaving, Recorder, Stand
 from agentrl.scheduler import Attempt, GroupState, Topology
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shaped:
-    """One group's tree, when it is over, and why it has its shape."""
-
-    group: int
-    tree: Tree
-    decisions: tuple[BranchDecision, ...]
-    copies: tuple[Copied, ...]
-    observed: Observed | None
-    """What the group adds to the topology's `prior`; None for one that learns nothing."""
 
 
 @dataclass(slots=True)
@@ -60,6 +59,8 @@ class _Seated:
     tokens: int = 0
     """Added by its latest attempt."""
     ended: bool = False
+    goes_on: bool = False
+    """It was kept by a record, and has not come to play yet."""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,9 @@ class _Group:
 
     topology: AnyTopology
     target: int
-    owed: int
+    roots: int = 0
+    """How many seats it begins with."""
+    owed: int = 0
     """Seats that were asked for and have not come to play yet."""
     growing: Growing[Any] | None = None
     """None until its first seat plays."""
@@ -78,6 +81,7 @@ class _Group:
     seated: dict[int, _Seated] = field(default_factory=dict[int, _Seated])
     chains: set[int] = field(default_factory=set[int])
     """Seats beyond the topology's budget, because the group was made larger."""
+    kept: KeptTree | None = None
 
     def next(self, sample: int) -> Start | None:
         """Return what a seat plays; None when the topology has nothing for it."""
@@ -86,12 +90,20 @@ class _Group:
         if seated is None:
             self.owed -= 1
             return self.pending.popleft() if self.pending else None
+        if seated.goes_on:
+            return seated.start
         if seated.ended:
             (start,) = growing.reopened(seated.start)
-        else:
-            path = seated.start.path
-            ended = Ended(path=path, tokens=seated.tokens, failed=True, again=True)
-            (start,) = growing.finished(ended)
+            return start
+        return self.begins_again(sample)
+
+    def begins_again(self, sample: int) -> Start:
+        """Tell the topology that a trajectory failed and begins again; return how."""
+        seated, growing = self.seated[sample], self.growing
+        assert growing is not None
+        path = seated.start.path
+        ended = Ended(path=path, tokens=seated.tokens, failed=True, again=True)
+        (start,) = growing.finished(ended)
         return start
 
 
@@ -106,11 +118,12 @@ class GatedTrees(Topology):
         sampling: Sampling,
         seed: Callable[[int, Task], int],
         on_over: Callable[[Shaped], None] = lambda shaped: None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Take what grows, and what plays it.
 
         `seed` makes a tree's seed of its group's number and its task; `on_over` hears of every
-        group once it is over, in the order in which they are.
+        group once it is over, in the order in which they are. `recorder` is the gate's.
         """
         self.topology = topology
         """What the next group grows by: its `prior` is what the groups before it have shown."""
@@ -118,6 +131,7 @@ class GatedTrees(Topology):
         self._sampling = sampling
         self._seed = seed
         self._on_over = on_over
+        self._recorder = recorder
         self._groups: dict[int, _Group] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._latest: list[Shaped] = []
@@ -128,17 +142,17 @@ class GatedTrees(Topology):
         """Return the roots at first, then what the topology begins without a fork."""
         known = self._groups.get(group.number)
         if known is None and group.started:
-            # It was kept by a record, its tree's state was not: it is filled up with chains.
-            return max(0, group.target - group.started)
+            # It was kept complete, without a note: one that has become too old plays alone.
+            return 0
         if known is None:
-            topology = _for_target(self.topology, group.target)
-            _, starts = topology.start("", seed=0)
-            self._groups[group.number] = _Group(topology, group.target, owed=len(starts))
-            return len(starts)
-        more = group.target - known.target if known.growing is not None else 0
-        missing = more + max(0, len(known.pending) - known.owed) if known.growing else 0
+            known = self._groups[group.number] = self._fresh(group.target)
+        if known.growing is None:
+            missing = max(0, known.roots - known.owed)
+        else:
+            more = group.target - known.target
+            known.target += more
+            missing = more + max(0, len(known.pending) - known.owed)
         known.owed += missing
-        known.target += more
         return missing
 
     def ended(self, attempt: Attempt, leaf: Leaf) -> None:
@@ -193,30 +207,144 @@ class GatedTrees(Topology):
         if self._closing:
             await asyncio.wait(self._closing)
 
+    # --- what was kept ----------------------------------------------------------------------------
+
+    def keep(self, group: KeptGroup) -> bool:
+        """Go on with a group as the tree it was, before the gate adopts it.
+
+        False where its record does not tell what it was: then it has to begin again.
+        """
+        seats = max((member.sample for member in group.members), default=-1) + 1
+        if group.notes:
+            try:
+                return self._keep(group, KeptTree.of(group), seats)
+            except ValueError:
+                return False
+        if group.complete:
+            return True
+        if any(member.leaf or member.stand for member in group.members):
+            return False
+        if seats:
+            self._groups[group.number] = replace(self._fresh(group.size), owed=seats)
+        return True
+
+    def _keep(self, group: KeptGroup, tree: KeptTree, seats: int) -> bool:
+        topology = _for_target(self.topology, tree.grows.leaves)
+        if isinstance(topology, Balanced) and tree.grows.prior is not None:
+            topology = replace(topology, prior=tree.grows.prior)
+        growing = self._growing(topology, group.number, group.tree.task)
+        live = growing.restore(tree.events, lambda origin: _place(group, tree, growing, origin))
+        known = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
+        known.chains |= tree.alone
+        paths = {start.path for start in live}
+        for member in group.members:
+            start, goes_on = tree.latest(member.sample)
+            if start is None or member.sample in tree.alone:
+                continue
+            is_live = start.path in paths
+            if is_live and member.leaf is None:
+                seated = _Seated(start, goes_on=goes_on)
+                seated.tokens = topology.growth(growing.state).line(start.path).tokens
+                known.seated[member.sample] = seated
+            elif not is_live and tree.has_ended(start.path):
+                known.seated[member.sample] = _Seated(start, ended=True)
+            if member.stand is not None and not known.seated.get(member.sample):
+                return False
+        if group.complete:
+            self._groups[group.number] = known
+            return True
+        taken = {seated.start.path for seated in known.seated.values()}
+        known.pending += [start for start in live if start.path not in taken]
+        known.owed = seats - len({*known.seated} | known.chains)
+        known.target = (
+            tree.grows.leaves + len(known.chains) + max(0, known.owed - len(known.pending))
+        )
+        self._groups[group.number] = known
+        return True
+
+    def _fresh(self, target: int) -> _Group:
+        topology = _for_target(self.topology, target)
+        _, starts = topology.start("", seed=0)
+        return _Group(topology, target, roots=len(starts))
+
+    def _tell(
+        self, number: int, said: Note, *, sample: int | None = None, with_end: bool = False
+    ) -> None:
+        if self._recorder is not None and number in self._groups:
+            self._recorder.noted(number, as_note(said), sample=sample, with_end=with_end)
+
+    def _happened(self, number: int, event: Event, decision: BranchDecision | None) -> None:
+        """Note what a topology is about to hear; nothing of a group that is over."""
+        del decision
+        group = self._groups.get(number)
+        if self._recorder is None or group is None:
+            return
+        sample: int | None = None
+        ends = isinstance(event, Ended) and not event.again
+        if isinstance(event, Ended):
+            playing = (s for s, seated in group.seated.items() if seated.start.path == event.path)
+            sample = next(playing, None)
+        self._recorder.noted(number, event_note(event), sample=sample, with_end=ends)
+
     # --- what plays -------------------------------------------------------------------------------
 
     async def play(self, seat: Seat) -> Leaf:
         """Play what the topology has for a seat."""
-        group = self._groups.get(seat.attempt.group)
+        number, sample = seat.attempt.group, seat.attempt.sample
+        group = self._groups.get(number)
         if group is None:
-            return await self._rollouts.episode(seat, self._sampling).run()
+            return await self._alone(seat)
         if group.growing is None:
+            self._tell(number, _grows(group.topology, group.target))
             group.tree = seat.tree
-            group.growing = self._growing(group.topology, seat)
+            group.growing = self._growing(group.topology, number, seat.tree.task)
             group.pending += group.growing.start()
-        sample = seat.attempt.sample
         start = None if sample in group.chains else group.next(sample)
         self._close_later(group.growing, group.growing.release())
         if start is None:
+            if sample not in group.chains:
+                self._tell(number, Alone(), sample=sample)
             group.chains.add(sample)
-            return await self._rollouts.episode(seat, self._sampling).run()
+            return await self._alone(seat)
         group.seated[sample] = _Seated(start)
+        if seat.stand is None:
+            self._tell(number, Plays(start=start), sample=sample)
         return await self._play(group, group.growing, seat)
 
-    async def _play(self, group: _Group, growing: Growing[Any], seat: Seat) -> Leaf:
+    async def _alone(self, seat: Seat) -> Leaf:
+        world = await self._rollouts.brought_back(seat)
+        return await self._rollouts.episode(seat, self._sampling, world=world).run()
+
+    async def _brought_back(self, group: _Group, growing: Growing[Any], seat: Seat) -> World | None:
+        """Return the world of a trajectory that goes on, None for one that begins.
+
+        One whose world does not come back begins again, as the topology says.
+        """
         sample = seat.attempt.sample
         seated = group.seated[sample]
-        while (world := await growing.world(seated.start, seat.watched)) is None:
+        if seat.stand is None or group.kept is None:
+            return None
+        decided = group.kept.is_decided(seated.start, seat.stand.turn)
+        seat.stands(_relivable(growing, seated.start, seat, decided=decided))
+        env = await self._rollouts.brought_back(seat)
+        if env is not None:
+            place = replace(place_of(seat.tree, seat.stand), decided=decided)
+            begun = group.kept.context_tokens(seated.start.origin)
+            seated.tokens = 0 if begun is None else place.context_tokens - begun
+            return World(place, env)
+        seated.start = group.begins_again(sample)
+        self._tell(seat.attempt.group, Plays(start=seated.start), sample=sample)
+        return None
+
+    async def _play(
+        self, group: _Group, growing: Growing[Any], seat: Seat, *, is_recorded: bool = False
+    ) -> Leaf:
+        """Play a seat's start; `is_recorded` when its record has it as a branch already."""
+        sample = seat.attempt.sample
+        seated = group.seated[sample]
+        world = await self._brought_back(group, growing, seat)
+        is_recorded = is_recorded or world is not None
+        while not world and (world := await growing.world(seated.start, seat.watched)) is None:
             instead = growing.fork_failed(seated.start)
             if not instead:
                 del group.seated[sample]
@@ -224,9 +352,12 @@ class GatedTrees(Topology):
                 return Leaf(node=None, outcome=Failed("cancelled", why), sample=sample)
             seated.start, *others = instead
             group.pending += others
-        start, env = seated.start, world.env
+            self._tell(seat.attempt.group, Plays(start=seated.start), sample=sample)
+        start, env, before = seated.start, world.env, seated.tokens
         assert env is not None
         env = seat.watched(env)
+        if not is_recorded:
+            _record_branch(seat, growing, start, world.place)
         if world.place is not None and (versions := _versions(seat.tree, world.place.node)):
             seat.doorkeeper.inherits(seat, min(versions))
         episode = replace(
@@ -236,30 +367,38 @@ class GatedTrees(Topology):
             env_seed=growing.env_seed(start),
             begin=world.place,
             boundaries=Watch(
-                growing, start, env, partial(self._fork, group, growing, seat), seat.goes_on
+                growing,
+                start,
+                env,
+                partial(self._fork, group, growing, seat),
+                seat.goes_on,
+                before_tokens=before,
             ),
         )
         try:
             return await episode.run()
         finally:
-            seated.tokens = episode.added_tokens
+            seated.tokens = before + episode.added_tokens
 
     def _fork(
         self, group: _Group, growing: Growing[Any], parent: Seat, starts: Sequence[Start]
     ) -> None:
         """Give branches of a parent's trajectory their seats."""
         for start in starts:
-            seat = parent.doorkeeper.fork(
-                parent, partial(self._play, group, growing), _leaving(parent, growing, start)
-            )
+            leaving = _leaving(parent, growing, start)
+            play = partial(self._play, group, growing, is_recorded=leaving is not None)
+            seat = parent.doorkeeper.fork(parent, play, leaving)
             # Before it has run at all it may be told to begin again.
             group.seated[seat.attempt.sample] = _Seated(start)
+            if leaving is None:
+                self._tell(seat.attempt.group, Plays(start=start), sample=seat.attempt.sample)
 
-    def _growing(self, topology: AnyTopology, seat: Seat) -> Growing[Any]:
+    def _growing(self, topology: AnyTopology, number: int, task: Task) -> Growing[Any]:
         return Growing(
             topology=topology,
-            task=seat.tree.task,
-            seed=self._seed(seat.attempt.group, seat.tree.task),
+            task=task,
+            seed=self._seed(number, task),
+            on_event=partial(self._happened, number),
             make_env=self._rollouts.make_env,
             limits=self._rollouts.limits,
             fork_s=self._rollouts.fork_s,
@@ -273,37 +412,6 @@ class GatedTrees(Topology):
             task = asyncio.create_task(growing.close(worlds))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-
-def branching_figures(shaped: Sequence[Shaped]) -> dict[str, float]:
-    """Return branches and failed copies per tree, seconds per copy, and the share of tokens that
-    several trajectories share."""
-    if not shaped:
-        return {}
-    copies = [copied for one in shaped for copied in one.copies]
-    made = sum(len(decision.children) for one in shaped for decision in one.decisions)
-    failed = Counter(copied.reason for copied in copies if copied.reason)
-    figures: dict[str, float] = {
-        "branching/branches_mean": made / len(shaped),
-        "branching/copies": len(copies),
-        **{f"branching/failed_copies/{reason}": n for reason, n in sorted(failed.items())},
-    }
-    if copies:
-        seconds = [copied.seconds for copied in copies]
-        figures["branching/copy_seconds_mean"] = sum(seconds) / len(seconds)
-        figures["branching/copy_seconds_max"] = max(seconds)
-    played = sum(len(t.token_ids) for one in shaped for t in one.tree.trajectories())
-    stored = sum(_stored(one.tree) for one in shaped)
-    if played:
-        figures["branching/shared_tokens"] = 1 - stored / played
-    return figures
-
-
-def _stored(tree: Tree) -> int:
-    """Return the tokens of what ended, shared ones once."""
-    nodes = tree.nodes
-    used = {i for leaf in tree.leaves if leaf.node is not None for i in tree.path_ids(leaf.node)}
-    return sum(len(nodes[i].token_ids) for i in used)
 
 
 def _for_target(topology: AnyTopology, target: int) -> AnyTopology:
@@ -327,5 +435,59 @@ def _leaving(parent: Seat, growing: Growing[Any], start: Start) -> Leaving | Non
         parent=parent.record,
         node=why.boundary.node,
         strategy=copied.strategy,
-        why=asdict(why),
+        why={**asdict(why), "plays": as_note(Plays(start=start))},
     )
+
+
+def _record_branch(seat: Seat, growing: Growing[Any], start: Start, place: Place | None) -> None:
+    """Keep that a trajectory which began by itself begins where another one has been."""
+    if seat.record is None or place is None or place.node is None:
+        return
+    copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
+    why = next((d for d in growing.decisions if _is_at(d, start.origin)), None)
+    seat.record.branches(
+        place.node,
+        strategy="replay" if copied is None else copied.strategy,
+        why={**(asdict(why) if why else {}), "plays": as_note(Plays(start=start))},
+    )
+
+
+def _is_at(decision: BranchDecision, origin: Origin) -> bool:
+    boundary = decision.boundary
+    return (boundary.path, boundary.turn) == (origin.path, origin.turn)
+
+
+def _grows(topology: AnyTopology, target: int) -> Grows:
+    prior = topology.prior if isinstance(topology, Balanced) else None
+    return Grows(leaves=target, prior=prior)
+
+
+def _place(group: KeptGroup, tree: KeptTree, growing: Growing[Any], origin: Origin) -> Place | None:
+    """Return where a trajectory of a kept group has been."""
+    stand = tree.stand(origin)
+    if stand is None:
+        return None
+    return place_of(group.tree, _in_its_world(growing, origin.path[0], stand))
+
+
+def _in_its_world(growing: Growing[Any], root: int, stand: Stand) -> Stand:
+    """Return a stand whose history has the environment's seed, which is not the trajectory's."""
+    seed = growing.env_seed_of(root)
+    return replace(stand, history=replace(stand.history, seed=seed))
+
+
+def _relivable(growing: Growing[Any], start: Start, seat: Seat, *, decided: bool) -> Stand:
+    """Return where a kept trajectory goes on.
+
+    The first tokens of a turn that has not been decided about are sampled again: what they were
+    measured by is gone.
+    """
+    assert seat.stand is not None
+    stand = _in_its_world(growing, start.path[0], seat.stand)
+    if decided or not stand.begun or stand.node is None:
+        return stand
+    left, at = len(stand.begun), stand.node
+    while at is not None and left > 0:
+        node = seat.tree.node(at)
+        left, at = left - len(node.token_ids), node.parent
+    return replace(stand, begun=(), node=at)

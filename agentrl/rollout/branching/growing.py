@@ -15,7 +15,7 @@ from agentrl.env import Env, ForkStrategy
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
 from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Start
 from agentrl.rollout.branching.growth import Ended, Reopened
-from agentrl.rollout.branching.topology import Event, Topology
+from agentrl.rollout.branching.topology import Event, Topology, restore
 from agentrl.rollout.episode import EpisodeLimits, Place, TopLogprobs
 from agentrl.rollout.replay import ReplayMismatch, close_world, replay
 from agentrl.seeds import derive
@@ -86,9 +86,34 @@ class Growing(Generic[S]):
         self.state, starts = self.topology.start(self.task.id, seed=self.seed)
         return starts
 
+    def restore(
+        self, events: Sequence[Event], place: Callable[[Origin], Place | None]
+    ) -> tuple[Start, ...]:
+        """Stand where these events lead instead of `start`; return the live trajectories.
+
+        `place` finds where a trajectory has been: its worlds are gone, so branches that have yet to
+        begin there get a replayed one. Raises `ValueError` for events of another topology.
+        """
+        topology = self.topology
+        self.state, decisions = restore(topology, self.task.id, seed=self.seed, events=events)
+        self.events += events
+        self.decisions += decisions
+        for origin in topology.kept(self.state):
+            if found := place(origin):
+                self._held[origin] = World(found, None)
+        live = tuple(line.start for line in topology.growth(self.state).lines)
+        for start in live:
+            if start.origin.turn and (found := place(start.origin)):
+                self._waiting[start.path] = World(found, None)
+        return live
+
     def env_seed(self, start: Start) -> int:
         """Return the environment's seed: all that begins at one root begins in one world."""
-        return derive(self.seed, self.task.id, start.path[0])
+        return self.env_seed_of(start.path[0])
+
+    def env_seed_of(self, root: int) -> int:
+        """Return the environment's seed by a root's number."""
+        return derive(self.seed, self.task.id, root)
 
     def is_ended(self, start: Start) -> bool:
         """Return whether the place of a start is a leaf."""
@@ -245,6 +270,8 @@ class Watch(Generic[S]):
     begin: Begin
     passed: Callable[[], object] = lambda: None
     """Called at every boundary, before the topology is asked."""
+    before_tokens: int = 0
+    """What a kept trajectory had added before this episode went on with it."""
 
     @property
     def top_logprobs(self) -> int:
@@ -266,7 +293,7 @@ class Watch(Generic[S]):
             turn=place.turn,
             node=place.node,
             context_tokens=place.context_tokens,
-            tokens=added_tokens,
+            tokens=self.before_tokens + added_tokens,
             probe=signal.measure([[x for _, x in row] for row in top]) if signal else None,
         )
         await self.growing.at_boundary(boundary, place, self.env, begin=self.begin)

@@ -18,8 +18,8 @@ from agentrl.atomic import write_text
 from agentrl.errors import ConfigError
 from agentrl.rollout.branching.aepo import Observed
 from agentrl.rollout.branching.decision import BranchDecision
-from agentrl.rollout.branching.gated import Shaped
 from agentrl.rollout.branching.growing import Copied
+from agentrl.rollout.branching.shaped import Shaped
 
 FILE = "branches.jsonl"
 

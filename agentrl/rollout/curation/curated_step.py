@@ -89,9 +89,7 @@ class Curator:
         self.source = TaskSource(rules, stream, seed=seed)
         self.branches = dict(branches or {})
         self.carried = dict(carried or {})
-        self.lost = 0
-        """Stored successes that the saved state names and `branches` does not hold."""
-        self.state = first_state(rules) if state is None else self._without_lost(state)
+        self.state = first_state(rules) if state is None else self._lendable(state)
         if state is not None:
             self.source.restore(state)
 
@@ -108,11 +106,9 @@ class Curator:
         loan = pool.lend(self.state.pool, group, version=version, success_above=above)
         return loan if loan and loan.ref in self.branches else None
 
-    def _without_lost(self, state: CurationState) -> CurationState:
+    def _lendable(self, state: CurationState) -> CurationState:
         """Return a saved state without the successes nobody holds, which could never be lent."""
-        held = state.pool.holding(self.branches.keys())
-        self.lost = len(state.pool.refs) - len(held.refs)
-        return replace(state, pool=held)
+        return replace(state, pool=state.pool.holding(self.branches.keys()))
 
     def remember(self, group: GroupResult, tree: Tree, leaves: Iterable[Leaf]) -> None:
         """Store a group's trajectories by name, until `keep_stored` knows which to keep."""

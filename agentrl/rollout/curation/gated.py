@@ -14,12 +14,13 @@ from agentrl.rollout.curation.curated_step import Curated, Curator
 from agentrl.rollout.curation.curator import after_step, record_of
 from agentrl.rollout.curation.dapo import NothingToLearn, verdict
 from agentrl.rollout.curation.figures import StepAccount, figures
-from agentrl.rollout.curation.graft import with_branch
+from agentrl.rollout.curation.graft import Branch, with_branch
 from agentrl.rollout.curation.outcomes import GroupResult, result_of
 from agentrl.rollout.curation.rules import Surroundings, check
 from agentrl.rollout.curation.saved import encode
 from agentrl.rollout.curation.steps import kept_share, turn_weights
 from agentrl.rollout.curation.success_pool import Loan, with_loan
+from agentrl.rollout.recorder import KeptGroup
 from agentrl.scheduler import Attempt, GroupState, Hooks, Order
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
@@ -65,6 +66,12 @@ class GatedCuration:
         """Return the state after the latest batch as JSON, for `saved.decode`."""
         return encode(self.curator.state)
 
+    @property
+    def stored(self) -> dict[str, Branch]:
+        """Return the trajectories that `saved` names, which may be lent later."""
+        held = self.curator.branches
+        return {ref: held[ref] for ref in sorted(self.curator.state.pool.refs) if ref in held}
+
     def first_group(self, version: int) -> int:
         """Return the number of the first group to begin, for a trainer at `version`."""
         return max(self.curator.state.groups, version * self.wanted)
@@ -90,6 +97,13 @@ class GatedCuration:
             found += self._take(missing, {*flying, *(task.id for task in found)})
         self._drawn |= {task.id for task in found}
         return found
+
+    def keep(self, groups: Iterable[KeptGroup]) -> None:
+        """Go on with groups that a record kept, before the gate adopts them.
+
+        One that was enlarged has had its second phase.
+        """
+        self._grown |= {g.number: g.tree.task for g in groups if g.size != g.asked}
 
     @property
     def hooks(self) -> Hooks:

@@ -1,0 +1,20 @@
+"""How a store writes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentrl.store.syncer import Durable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a store writes."""
+
+    durable: Durable = "process"
+    """What cannot lose a completed turn; see `syncer.Durable`."""
+    interval_s: float = 0.05
+    """Of `interval`: the age at which a record is on the disk."""
+    segment_bytes: int = 64 * 2**20
+    """Size at which a file of the log is closed and the next one begun."""
+    keep: Literal["all", "untrained"] = "all"
+    """`untrained` removes tokens, in whole segments, that no kept checkpoint can need again."""
