@@ -12,6 +12,8 @@ the engine not resumed; closing without waiting; one seed per group; windows tha
 no grace; router weights not returned, homes not kept; one segment too many; truncated as failed.
 """
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -282,14 +284,19 @@ def test_weights_are_agentmaths() -> None:
 def test_the_least_loaded_engine_is_chosen() -> None:
     loads = [0, 0]
     for weight in (3, 1, 1, 1):
-        loads[choose_engine(loads, weight=weight, home=None, cached=0, slack=0)] += weight
+        index = choose_engine(loads, among=(0, 1), weight=weight, home=None, cached=0, slack=0)
+        loads[index] += weight
     assert loads == [3, 3]
 
 
 def test_home_is_kept_until_it_is_busier_than_its_cache_is_worth() -> None:
-    assert choose_engine([5, 2], weight=2, home=0, cached=1.0, slack=1) == 0
-    assert choose_engine([5.1, 2], weight=2, home=0, cached=1.0, slack=1) == 1
-    assert choose_engine([5, 2], weight=2, home=0, cached=0.5, slack=1) == 1
+    def chosen(load: float, cached: float, among: Sequence[int] = (0, 1)) -> int:
+        return choose_engine([load, 2], among=among, weight=2, home=0, cached=cached, slack=1)
+
+    assert chosen(5, 1.0) == 0
+    assert chosen(5.1, 1.0) == 1
+    assert chosen(5, 0.5) == 1
+    assert chosen(0, 1.0, among=(1,)) == 1
 
 
 def test_a_session_is_a_trajectory() -> None:

@@ -1,0 +1,68 @@
+"""Whether an engine gets new work: up, down after failures in a row, then probed by one request.
+
+up    --failures in a row-->  down  --probe_after_s-->  due  --one request-->  probing
+any   --an answer---------->  up                        probing  --a failure-->  down
+                                                        probing  --cancelled-->  due
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+HealthState = Literal["up", "down", "due", "probing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRule:
+    """When an engine gets no new work, and when it is asked again."""
+
+    failures: int = 3
+    """In a row."""
+    probe_after_s: float = 30.0
+    """After the failure that took it down, or that of a probe."""
+
+    def __post_init__(self) -> None:
+        if self.failures < 1 or self.probe_after_s < 0:
+            raise ValueError(
+                f"failures must be 1 or more and probe_after_s 0 or more, got {self.failures} and "
+                f"{self.probe_after_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What an engine's requests have said about it. Frozen; times are of the caller's clock."""
+
+    failures: int = 0
+    """In a row, up to now."""
+    due_s: float | None = None
+    """When it may be probed; None while it is up."""
+    probe: str = ""
+    """Id of the request that probes it."""
+
+    def state(self, now_s: float) -> HealthState:
+        """Return what it may get: work when `up`, one request when `due`, else nothing."""
+        if self.due_s is None:
+            return "up"
+        if self.probe:
+            return "probing"
+        return "due" if now_s >= self.due_s else "down"
+
+    def asked(self, request_id: str, now_s: float) -> "Health":
+        """Return it after a request was sent: the first one after the delay is the probe."""
+        return replace(self, probe=request_id) if self.state(now_s) == "due" else self
+
+    def answered(self) -> "Health":
+        """Return it after any answer, also that of a request from before it went down."""
+        return Health()
+
+    def failed(self, request_id: str, rule: HealthRule, now_s: float) -> "Health":
+        """Return it after a failure; those of requests from before it went down delay no probe."""
+        failures = self.failures + 1
+        if self.due_s is not None and self.probe != request_id:
+            return replace(self, failures=failures)
+        down = failures >= rule.failures
+        return Health(failures=failures, due_s=now_s + rule.probe_after_s if down else None)
+
+    def let_go(self, request_id: str) -> "Health":
+        """Return it after a request ended that says nothing: cancelled, or refused as wrong."""
+        return replace(self, probe="") if self.probe == request_id else self

@@ -1,0 +1,202 @@
+"""Engines that fail: who gets no new work, who is probed, and where what failed goes.
+
+Mutants seen caught: MUTANTS
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.errors import EngineError
+from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.gate.health import Health, HealthRule
+from agentrl.rollout.gate.routing import Router
+from agentrl.simulate.clock import run_virtual
+
+RULE = HealthRule(failures=2, probe_after_s=10.0)
+
+
+def test_it_goes_down_after_failures_in_a_row_and_one_request_probes_it() -> None:
+    health = Health().failed("a", RULE, 0.0).answered().failed("b", RULE, 1.0)
+    assert health.state(1.0) == "up"
+    health = health.failed("c", RULE, 2.0)
+    assert (health.state(11.9), health.state(12.0)) == ("down", "due")
+    assert health.asked("early", 11.9) == health
+    probed = health.asked("p", 12.0)
+    assert probed.state(99.0) == "probing"
+    assert probed.asked("q", 99.0) == probed
+    assert probed.failed("p", RULE, 20.0).state(29.9) == "down"
+    assert probed.failed("p", RULE, 20.0).state(30.0) == "due"
+    assert probed.failed("older", RULE, 20.0).state(20.0) == "probing"
+    assert probed.let_go("other").state(20.0) == "probing"
+    assert probed.let_go("p").state(20.0) == "due"
+    assert probed.answered() == Health()
+
+
+def test_failures_of_before_delay_no_probe() -> None:
+    health = Health().failed("a", RULE, 0.0).failed("b", RULE, 0.0).failed("late", RULE, 9.0)
+    assert health.state(10.0) == "due"
+
+
+@pytest.mark.parametrize(("failures", "probe_after_s"), [(0, 1.0), (1, -1.0)])
+def test_a_rule_that_makes_no_sense_is_refused(failures: int, probe_after_s: float) -> None:
+    with pytest.raises(ValueError, match=f"got {failures} and {probe_after_s}"):
+        HealthRule(failures=failures, probe_after_s=probe_after_s)
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(("ask", "answer", "fail", "let go", "wait")), st.integers(0, 4)),
+    max_size=60,
+)
+
+
+@settings(max_examples=300)
+@given(EVENTS, st.integers(1, 4))
+def test_in_any_order_at_most_one_probe_flies_and_every_engine_can_come_back(
+    events: Sequence[tuple[str, int]], failures: int
+) -> None:
+    rule = HealthRule(failures=failures, probe_after_s=5.0)
+    health, now_s, row = Health(), 0.0, 0
+    flying: list[str] = []
+    for number, (event, which) in enumerate(events):
+        if event == "wait":
+            now_s += which
+        elif event == "ask" and health.state(now_s) in ("up", "due"):
+            was, name = health.state(now_s), str(number)
+            health = health.asked(name, now_s)
+            flying.append(name)
+            assert health.state(now_s) == ("up" if was == "up" else "probing")
+        elif event != "ask" and flying:
+            name = flying.pop(which % len(flying))
+            if event == "answer":
+                health, row = health.answered(), 0
+            elif event == "fail":
+                health, row = health.failed(name, rule, now_s), row + 1
+            else:
+                health = health.let_go(name)
+        assert (health.state(now_s) == "up") == (row < failures)
+        # Who probes it is in flight, so that its end brings the engine up, down or due.
+        assert not health.probe or health.probe in flying
+    if health.state(now_s) == "down":
+        assert health.state(now_s + rule.probe_after_s) == "due"
+
+
+class Failing(ScriptedEngine):
+    """Fails while `broken`, as slowly as it answers."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: (5, 0), token_s=1.0)
+        self.broken = False
+        self.asked: list[str] = []
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.asked.append(request.id)
+        if self.broken:
+            await asyncio.sleep(1.0)
+            raise EngineError("the card is gone")
+        return await super().generate(request)
+
+
+def ask(name: str) -> GenerateRequest:
+    return GenerateRequest(id=f"{name}/0/0", prompt=(1, 2, 3), max_new_tokens=4)
+
+
+def test_a_failing_engine_gets_no_new_work_until_a_probe_is_answered() -> None:
+    async def main() -> None:
+        bad, good = Failing(), Failing()
+        router = Router([bad, good], health=RULE)
+        bad.broken = True
+        for name in "ab":
+            with pytest.raises(EngineError, match="card is gone"):
+                await router.generate(ask(name))
+        assert router.up == (False, True)
+        for name in "cd":
+            await router.generate(ask(name))
+        assert len(bad.asked) == 2
+        await asyncio.sleep(10)
+        probe = asyncio.create_task(router.generate(ask("probe")))
+        await asyncio.sleep(0)
+        await router.generate(ask("e"))
+        assert [*bad.asked[2:], good.asked[-1]] == ["probe/0/0", "e/0/0"]
+        with pytest.raises(EngineError):
+            await probe
+        bad.broken = False
+        await router.generate(ask("f"))
+        assert len(bad.asked) == 3
+        await asyncio.sleep(10)
+        await router.generate(ask("g"))
+        assert router.up == (True, True)
+        assert router.loads == (0, 0)
+        await router.close()
+
+    run_virtual(main())
+
+
+def test_what_failed_is_tried_elsewhere_at_once() -> None:
+    async def main() -> None:
+        bad, good = Failing(), Failing()
+        router = Router([bad, good])
+        bad.broken = True
+        with pytest.raises(EngineError):
+            await router.generate(ask("a"))
+        assert router.up == (True, True)
+        await router.generate(replace(ask("a")))
+        assert good.asked == ["a/0/0"]
+        await router.generate(ask("a"))
+        assert good.asked == ["a/0/0"] * 2
+        await router.close()
+
+    run_virtual(main())
+
+
+def test_while_none_is_up_all_are_asked() -> None:
+    async def main() -> None:
+        engines = [Failing(), Failing()]
+        router = Router(engines, health=HealthRule(failures=1))
+        for engine in engines:
+            engine.broken = True
+        for name in "abc":
+            with pytest.raises(EngineError):
+                await router.generate(ask(name))
+        assert sum(len(engine.asked) for engine in engines) == 3
+        await router.close()
+
+    run_virtual(main())
+
+
+def test_a_wrong_request_and_a_cancelled_one_say_nothing() -> None:
+    async def main() -> None:
+        engine: Any = Failing()
+        router = Router([engine], health=HealthRule(failures=1, probe_after_s=0.0))
+
+        async def refuse(request: GenerateRequest) -> Completion:
+            raise ValueError("too long")
+
+        answer, engine.generate = engine.generate, refuse
+        with pytest.raises(ValueError, match="too long"):
+            await router.generate(ask("a"))
+        engine.generate = answer
+        waits = asyncio.create_task(router.generate(ask("b")))
+        await asyncio.sleep(0.5)
+        waits.cancel()
+        await asyncio.wait([waits])
+        assert router.up == (True,)
+        engine.broken = True
+        with pytest.raises(EngineError):
+            await router.generate(ask("c"))
+        probe = asyncio.create_task(router.generate(ask("d")))
+        await asyncio.sleep(0.5)
+        probe.cancel()
+        await asyncio.wait([probe])
+        engine.broken = False
+        await router.generate(ask("e"))
+        assert router.up == (True,)
+        await router.close()
+
+    run_virtual(main())
