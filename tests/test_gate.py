@@ -32,7 +32,7 @@ from agentrl.rollout.gate.policy import (
 )
 from agentrl.rollout.gate.redundancy import LengthBias
 from agentrl.rollout.gate.routing import Weighing, choose_engine, session_of
-from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict, widen
+from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.gate.watchdog import Activity, name_all, overdue
 from agentrl.scheduler import Chains, GroupState, Rooted
 from agentrl.trajectory import Failed, Finished
@@ -219,13 +219,6 @@ def test_a_segment_ends_at_its_tokens_or_its_turns_and_the_last_one_truncates() 
     assert segment_verdict(use.after(tokens=10, turns=0), budget) == "waits"
     assert segment_verdict(use.after(tokens=0, turns=2), budget) == "waits"
     assert segment_verdict(use.next().after(tokens=10, turns=0), budget) == "truncated"
-
-
-def test_budgets_widen_when_more_than_a_tenth_is_truncated() -> None:
-    stages = [SegmentBudget(tokens=n, turns=n, segments=n) for n in (2, 3, 4)]
-    assert widen(stages, 0, truncated_fraction=0.1) == 0
-    assert widen(stages, 0, truncated_fraction=0.11) == 1
-    assert widen(stages, 2, truncated_fraction=0.9) == 2
 
 
 # --- alarms and the watchdog ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Virtual time: the clock, traces, the simulated engine's promises, recommendation, pictures."""
 
 import asyncio
+import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 
 from agentrl.cli.app import app
 from agentrl.errors import ConfigError
-from agentrl.policy import GenerateRequest
+from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.rollout.branching.entropy import EntropySignal
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.simulate import timeline
 from agentrl.simulate.clock import run_virtual
@@ -51,6 +53,51 @@ def test_an_hour_passes_at_once_and_timers_keep_their_order() -> None:
         return seen
 
     assert run_virtual(main()) == pytest.approx([1.0, 60.0, 3600.0])
+
+
+def whole_reply(request: GenerateRequest) -> Completion:
+    async def main() -> Completion:
+        engine = SimulatedEngine(EngineSpeed(), tokens_left=lambda request: 99)
+        return await engine.generate(request)
+
+    return run_virtual(main())
+
+
+PROBED = GenerateRequest(
+    id="a/0/0", prompt=(1,) * 5, max_new_tokens=20, seed=3, top_logprobs=99, entropies=True
+)
+
+
+def test_log_probs_alternatives_and_entropies_are_of_one_distribution() -> None:
+    """Mutants seen caught: an entropy of the wrong sign or base, alternatives least likely first,
+    more of them than asked for, one distribution for all places, a continued request with others.
+    """
+    reply = whole_reply(PROBED)
+    for token, logprob, top, entropy in zip(
+        reply.token_ids, reply.logprobs, reply.top_logprobs, reply.entropies, strict=True
+    ):
+        chances = [math.exp(x) for _, x in top]
+        assert sum(chances) == pytest.approx(1)
+        assert chances == sorted(chances, reverse=True)
+        assert dict(top)[token] == logprob
+        assert entropy == pytest.approx(-sum(p * math.log(p) for p in chances))
+        (probe,) = [EntropySignal(vocabulary=100).measure([[x for _, x in top]])]
+        assert probe is not None
+        assert probe.lower - 1e-9 <= entropy <= probe.upper + 1e-9
+    assert len({round(entropy, 6) for entropy in reply.entropies}) > 3
+    few = whole_reply(replace(PROBED, top_logprobs=2)).top_logprobs
+    assert few == tuple(row[:2] for row in reply.top_logprobs)
+    later = whole_reply(replace(PROBED, prompt=(1,) * 8, max_new_tokens=17))
+    assert later.top_logprobs == reply.top_logprobs[3:]
+    assert whole_reply(replace(PROBED, seed=4)).entropies != reply.entropies
+
+
+def test_what_nobody_asked_for_is_not_reported() -> None:
+    reply = whole_reply(replace(PROBED, top_logprobs=0, entropies=False))
+    assert (reply.top_logprobs, reply.entropies) == ((), ())
+    greedy = whole_reply(replace(PROBED, sampling=Sampling(temperature=0.0)))
+    assert {*greedy.logprobs, *greedy.entropies} == {0.0}
+    assert {*greedy.top_logprobs} == {((1, 0.0),)}
 
 
 def test_a_decode_step_is_shared_by_all_and_slots_are_bounded() -> None:

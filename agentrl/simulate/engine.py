@@ -6,6 +6,7 @@ of a heap.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +15,13 @@ from typing import Any
 
 from agentrl.errors import EngineError
 from agentrl.policy import Completion, FinishReason, GenerateRequest
+from agentrl.seeds import derive
 
 TOKEN = 1
 """What it says, over and over."""
+LOGPROB = -1.0
+"""Of `TOKEN`; what is left of the probability is spread evenly over 1 to `MOST_OTHERS` others."""
+MOST_OTHERS = 64
 NEARLY = 1e-6
 """Of a token; rounding of the clock."""
 
@@ -58,7 +63,12 @@ class _Flight:
 
 
 class SimulatedEngine:
-    """Keeps every promise of a policy engine but that of saying something."""
+    """Takes the time of a policy engine and says one token over and over.
+
+    So stop tokens and stop strings end nothing, the context has no end, and weights change nothing.
+    Each token was drawn, at any temperature but 0, from a made-up distribution that depends on the
+    request's seed and on the place in the context: log-probs, alternatives and entropies agree.
+    """
 
     def __init__(
         self,
@@ -222,12 +232,15 @@ class SimulatedEngine:
             session = flight.request.id.rsplit("/", 2)[0]
             self._cached[session] = (len(flight.request.prompt) + tokens, self._version)
         if not flight.reply.done():
+            drawn = _Drawn(flight.request, tokens)
             flight.reply.set_result(
                 Completion(
                     token_ids=(TOKEN,) * tokens,
-                    logprobs=(-1.0,) * tokens,
+                    logprobs=(LOGPROB if drawn.is_random else 0.0,) * tokens,
                     versions=self._stamps(flight, tokens),
                     finish=finish,
+                    top_logprobs=drawn.top_logprobs() if flight.request.top_logprobs else (),
+                    entropies=drawn.entropies() if flight.request.entropies else (),
                 )
             )
         self._wake()
@@ -241,3 +254,36 @@ class SimulatedEngine:
             due = flight.begins + place
             stamps.append(next(v for work, v in reversed(self._versions) if work <= due))
         return tuple(stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The made-up distributions that the tokens of a completion were drawn from."""
+
+    request: GenerateRequest
+    tokens: int
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything was left to chance."""
+        return self.request.sampling.temperature > 0
+
+    def top_logprobs(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """Return the alternatives of each token, the most likely first."""
+        return tuple(tuple(row[: self.request.top_logprobs]) for row in self._rows())
+
+    def entropies(self) -> tuple[float, ...]:
+        """Return the entropy of each token's distribution, in nats."""
+        return tuple(-sum(x * math.exp(x) for _, x in row) for row in self._rows())
+
+    def _rows(self) -> list[list[tuple[int, float]]]:
+        return [self._row(len(self.request.prompt) + i) for i in range(self.tokens)]
+
+    def _row(self, place: int) -> list[tuple[int, float]]:
+        """Return the whole distribution at a place in the context, in nats."""
+        if not self.is_random:
+            return [(TOKEN, 0.0)]
+        others = 2 ** (derive(self.request.seed, place) % (MOST_OTHERS.bit_length()))
+        each = math.log((1 - math.exp(LOGPROB)) / others)
+        row = [(TOKEN, LOGPROB), *((TOKEN + 1 + i, each) for i in range(others))]
+        return sorted(row, key=lambda entry: -entry[1])

@@ -1,6 +1,5 @@
 """Trajectories in budgeted segments (AgentMath): so far in one step, and on in the next."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,14 +46,3 @@ def segment_verdict(
     if use.tokens < budget.tokens and use.turns < budget.turns:
         return "goes_on"
     return "waits" if use.index + 1 < budget.segments else "truncated"
-
-
-def widen(
-    stages: Sequence[SegmentBudget],
-    stage: int,
-    *,
-    truncated_fraction: float,
-    threshold: float = 0.1,
-) -> int:
-    """Return the stage of budgets to use next: one wider when too many were truncated."""
-    return min(stage + (truncated_fraction > threshold), len(stages) - 1)
