@@ -173,8 +173,10 @@ class Running:
         ends = time.monotonic() + START_S
         while not happened():
             if not self.is_alive or time.monotonic() > ends:
-                if self.code is None and self.is_alive:
+                # Its end is read off the zygote, which would answer the next run with it.
+                if self.is_alive:
                     self.kill()
+                self.wait()
                 pytest.fail(f"the run did not come so far: {self.runs.log.read_text()[-3000:]}")
             time.sleep(0.0005)
 

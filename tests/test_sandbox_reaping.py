@@ -30,7 +30,7 @@ from agentrl.run_id import new_run_id, run_id, using_run_id
 from agentrl.sandbox import Backend, Sandbox, SandboxSettings
 from agentrl.testing.leaks import Holdings
 from agentrl_sandbox.gc import collect as collect_leftovers
-from agentrl_sandbox.inside.processes import descendants
+from agentrl_sandbox.inside.processes import descendants, parents
 from agentrl_sandbox.lease import LABEL_POOL, Lease, labels, new_mark
 from agentrl_sandbox.reaping import record, remove
 from agentrl_sandbox.reaping.engine import containers
@@ -658,7 +658,9 @@ async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
         assert (await session.exec(SLEEP)).ok
         made = descendants(os.getpid()) - before
         # The whole group, so that a bare process has nobody left who cleans up after it.
-        supervisor = min(pid for pid in made if os.getpgid(pid) == pid)
+        above = parents()
+        (supervisor,) = (pid for pid in made if above.get(pid) == os.getpid())
+        assert os.getpgid(supervisor) == supervisor
         os.killpg(supervisor, signal.SIGKILL)
         with pytest.raises(SandboxError):
             await _until_it_raises(session)
