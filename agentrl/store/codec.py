@@ -24,12 +24,14 @@ from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
 
 _LENGTH = struct.Struct("<I")
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 _PLAIN_TYPES: tuple[type[Any], ...] = (
     *KINDS,
     *(Exchange, Fork, Action, Message, ToolCall, Task, Leaf, Finished, Truncated, Failed, Branch),
 )
 _BY_NAME = {kind.__name__: kind for kind in _PLAIN_TYPES}
+_AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _PLAIN_TYPES}
 
 
@@ -94,7 +96,7 @@ def decode(record: Record, objects: Objects | None) -> Event:
 def _packed(value: Any, objects: Blobs) -> bytes:
     arrays: list[bytes] = []
     plain = _Encoder(objects, arrays).plain(value)
-    text = json.dumps(plain, separators=(",", ":")).encode()
+    text = _JSON.encode(plain).encode()
     return b"".join((_LENGTH.pack(len(text)), text, *arrays))
 
 
@@ -112,8 +114,16 @@ class _Encoder:
 
     def plain(self, value: Any) -> Any:
         """Return `value` as JSON knows it."""
+        kind: type[Any] = type(value)
+        # By exact type first: that is nearly every value, and a chain of `isinstance` costs.
+        if kind in _AS_THEY_ARE:
+            return value
+        if kind is tuple:
+            return {"$tuple": [self.plain(item) for item in cast(tuple[Any, ...], value)]}
+        if (names := _FIELDS.get(kind)) is not None:
+            return self._object(kind.__name__, names, value)
         match value:
-            case None | str() | bool() | int() | float():
+            case str() | int() | float():
                 return value
             case tuple():
                 return {"$tuple": [self.plain(item) for item in cast(tuple[Any, ...], value)]}
@@ -135,16 +145,17 @@ class _Encoder:
                 name = "$set" if isinstance(value, set) else "$frozenset"
                 return {name: sorted(items, key=json.dumps)}
             case _:
-                return self._object(value)
+                raise ValueError(
+                    f"a {kind.__name__} cannot be recorded: {value!r:.80}; tasks, actions and "
+                    "observations hold text, numbers, booleans, None, bytes and collections of them"
+                )
 
-    def _object(self, value: Any) -> Any:
-        names = _FIELDS.get(type(value))
-        if names is None:
-            raise ValueError(
-                f"a {type(value).__name__} cannot be recorded: {value!r:.80}; tasks, actions and "
-                "observations hold text, numbers, booleans, None, bytes and collections of them"
-            )
-        return {"$": type(value).__name__} | {n: self.plain(getattr(value, n)) for n in names}
+    def _object(self, kind: str, names: tuple[str, ...], value: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"$": kind}
+        for name in names:
+            part = getattr(value, name)
+            found[name] = part if type(part) in _AS_THEY_ARE else self.plain(part)
+        return found
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
@@ -152,7 +163,7 @@ class _Encoder:
         return {"$dict": [[self.plain(key), self.plain(item)] for key, item in value.items()]}
 
     def _stored(self, value: Sequence[Any]) -> str:
-        text = json.dumps([self.plain(item) for item in value], separators=(",", ":"))
+        text = _JSON.encode([self.plain(item) for item in value])
         return self._objects.put(text.encode())
 
     def _node(self, node: Node) -> list[Any]:

@@ -29,7 +29,7 @@ from agentrl.store.event import (
 )
 from agentrl.store.lineage import Mark, Resumption, trained_by
 from agentrl.store.segment import Place
-from agentrl.trajectory import Node, outcome_name, reward_of
+from agentrl.trajectory import outcome_name, reward_of
 
 GroupState = Literal["open", "complete", "trained", "dropped"]
 
@@ -66,6 +66,10 @@ class Ledger:
 
     def __init__(self, file: Path, *, readonly: bool = False) -> None:
         self.file = file
+        self._versions: set[int] = set()
+        """Versions that are entered: most records bring no new one."""
+        self._fresh: set[int] = set()
+        """Those of the record that is being entered."""
         if readonly and not file.is_file():
             raise StoreError(f"{file}: no such file; {file.parent} holds no store")
         mode = "ro" if readonly else "rwc"
@@ -83,9 +87,11 @@ class Ledger:
     def enter(self, sequence: int, place: Place, event: Event) -> None:
         """Enter one record, whole or not at all."""
         try:
+            self._fresh = set()
             self._base.execute("BEGIN")
             self._enter(sequence, place, event)
             self._base.execute("COMMIT")
+            self._versions |= self._fresh
         except sqlite3.Error as error:
             if self._base.in_transaction:
                 self._base.execute("ROLLBACK")
@@ -240,24 +246,33 @@ class Ledger:
         )
         for query, values in _changes(sequence, event):
             self._base.execute(query, values)
-        if isinstance(event, Began | Grown | Ended | Branched) and event.nodes:
-            self._count_nodes(sequence, event.trajectory, event.nodes)
+        if isinstance(event, Began | Grown | Ended | Branched):
+            self._count(sequence, event)
         if isinstance(event, Resumed):
             self._redo_trained(sequence, event.position)
 
-    def _count_nodes(self, sequence: int, trajectory: int, nodes: Sequence[Node]) -> None:
-        tokens = sum(len(node.token_ids) for node in nodes)
-        self._base.execute(
-            "UPDATE trajectories SET tokens = tokens + ? WHERE id = ?", (tokens, trajectory)
-        )
-        versions = {version for node in nodes for version in node.versions}
-        for version in sorted(versions):
+    def _count(self, sequence: int, event: Began | Grown | Ended | Branched) -> None:
+        """Count what a record adds to its trajectory, in one go."""
+        tokens = sum(len(node.token_ids) for node in event.nodes)
+        versions = set[int]().union(*(node.versions for node in event.nodes))
+        for version in sorted(versions - self._versions):
             self._base.execute("INSERT OR IGNORE INTO versions VALUES (?, ?)", (version, sequence))
+        turns = 0
+        if isinstance(event, Grown | Ended) and event.exchange is not None:
+            turns = int(event.exchange.action is not None)
+        if versions:
             self._base.execute(
-                "UPDATE trajectories SET oldest_version = min(coalesce(oldest_version, ?1), ?1),"
-                " newest_version = max(coalesce(newest_version, ?1), ?1) WHERE id = ?2",
-                (version, trajectory),
+                "UPDATE trajectories SET turns = turns + ?, tokens = tokens + ?,"
+                " oldest_version = min(coalesce(oldest_version, ?3), ?3),"
+                " newest_version = max(coalesce(newest_version, ?4), ?4) WHERE id = ?5",
+                (turns, tokens, min(versions), max(versions), event.trajectory),
             )
+        elif tokens or turns:
+            self._base.execute(
+                "UPDATE trajectories SET turns = turns + ?, tokens = tokens + ? WHERE id = ?",
+                (turns, tokens, event.trajectory),
+            )
+        self._fresh |= versions - self._versions
 
     def _redo_trained(self, sequence: int, position: int) -> None:
         """Let groups be trained or complete as the checkpoint at `position` has it."""
@@ -304,15 +319,10 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
                 " fork_strategy, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open')",
                 (*own, *forked),
             )
-        case Grown(trajectory=trajectory, exchange=exchange):
-            if exchange is not None and exchange.action is not None:
-                yield "UPDATE trajectories SET turns = turns + 1 WHERE id = ?", (trajectory,)
-        case Ended(trajectory=trajectory, leaf=leaf, exchange=exchange):
-            more = int(exchange is not None and exchange.action is not None)
+        case Ended(trajectory=trajectory, leaf=leaf):
             yield (
-                "UPDATE trajectories SET state = 'ended', outcome = ?, reward = ?,"
-                " turns = turns + ? WHERE id = ?",
-                (outcome_name(leaf.outcome), reward_of(leaf.outcome), more, trajectory),
+                "UPDATE trajectories SET state = 'ended', outcome = ?, reward = ? WHERE id = ?",
+                (outcome_name(leaf.outcome), reward_of(leaf.outcome), trajectory),
             )
         case Abandoned(trajectory=trajectory, reason=reason):
             yield (
@@ -343,8 +353,8 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
                 )
         case Checkpointed(step=step):
             yield "INSERT INTO checkpoints VALUES (?, ?)", (sequence, step)
-        case Noted():
-            pass  # only those who wrote it know what it says
+        case Grown() | Noted():
+            pass  # `_count` takes the one; the other says nothing to the ledger
         case Resumed():
             values = (sequence, event.position, event.step, event.torn_bytes)
             yield "INSERT INTO resumptions VALUES (?, ?, ?, ?)", values

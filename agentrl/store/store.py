@@ -440,11 +440,7 @@ class Store:
         group, book = self._open_line(trajectory)
         growth = book.growth(tree, node)
         event = Grown(
-            trajectory=trajectory,
-            group=group,
-            nodes=growth.nodes,
-            at=growth.at,
-            exchange=exchange,
+            trajectory=trajectory, group=group, nodes=growth.nodes, at=growth.at, exchange=exchange
         )
         sequence = self._write(event)
         self._enter(book, trajectory, growth, exchange)
