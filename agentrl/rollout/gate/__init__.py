@@ -6,7 +6,7 @@
     how many groups may be open             admission.py
     which tokens are too old                age.py
     when is a group done, and how           group.py
-    who is queued, live, parked, ended      ledger.py
+    who is queued, live, parked, ended      ledger.py, of each member.py
     what the trainer gets                   batch.py
     how long anything may take              deadline.py
     coroutines, deadlines, the engine       runner.py, with one seat.py per trajectory
@@ -15,6 +15,7 @@
     which failures are too many             alarm.py
     how far a trajectory goes per step      segments.py
     which of several engines                routing.py
+    whether an engine gets new work         health.py
 
 Everything but `runner`, `seat` and `routing` is free of clocks and coroutines.
 """
