@@ -1,17 +1,13 @@
-"""Loss, aggregation and correction, token by token. Mutants applied by hand and seen caught:
+"""Loss and aggregation, token by token. Mutants applied by hand and seen caught:
 
 - loss: sign flipped; maximum -> minimum; ratio inverted (exp(-x)); clip removed; clip_low and
   clip_high swapped; dual clip dropped; dual clip for positive advantages too; dual clip with
   maximum; `clipped` without the dual part; log-ratio not clamped: golden table, gradient table
 - aggregate: mask dropped; x*mask in place of where (NaN padding); per-micro-batch counts; empty
   sequences counted; sum for mean in seq-mean-token-mean: golden table, split property
-- correction: ratio inverted (behaviour / proximal); cap dropped; min -> max; sequence without the
-  sum; clamp before the sum; non-finite weight 0; not detached: golden cases
-- gap: ESS not squared, k1 and k3 swapped, max of signed gaps, fractions swapped: golden metrics
 """
 
 import math
-from typing import Literal
 
 import pytest
 import torch
@@ -19,22 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.config.section import Section
 from agentrl.learn.aggregate import Aggregation, Counts, aggregate
-from agentrl.learn.correction import CorrectionFunction, PlannedCorrection, Weights, log_ratio
-from agentrl.learn.corrections.truncated import (
-    sequence_truncated,
-    token_truncated,
-    uncorrected,
-)
-from agentrl.learn.gap import gap_metrics, observe_gap
 from agentrl.learn.loss import PlannedLoss
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.methods import correction_of, loss_of
-from agentrl.learn.tally import Tally
-from tests.learning import all_of, block, mismatch, policy_tokens
+from agentrl.learn.methods import loss_of
+from tests.learning import block, policy_tokens
 
 
 def row(*values: float) -> Tensor:
@@ -144,123 +130,3 @@ def test_shares_of_micro_batches_add_up(
         for part in (slice(0, cut), slice(cut, None))
     ]
     assert sum(s.item() for s in shares) == pytest.approx(whole.item(), abs=1e-5)
-
-
-def correction(section: Section) -> CorrectionFunction:
-    """Return the correction of a section that plans nothing."""
-    found = correction_of(section)
-    assert not isinstance(found, PlannedCorrection)
-    return found
-
-
-RHO = row(2.0, 0.5, 1.0)
-
-
-@pytest.mark.parametrize(("cap", "expected"), [(2.0, [2.0, 0.5, 1.0]), (1.0, [1.0, 0.5, 1.0])])
-def test_token_weights_golden(cap: float, expected: list[float]) -> None:
-    weights = token_truncated(mismatch(RHO.log()), cap=cap)
-    assert weights.applied.tolist()[0] == pytest.approx(expected, rel=1e-6)
-    assert weights.raw.tolist()[0] == pytest.approx([2.0, 0.5, 1.0], rel=1e-6)
-
-
-def test_sequence_weights_golden() -> None:
-    weights = sequence_truncated(mismatch(RHO.log()), cap=2.0)
-    assert weights.applied.tolist()[0] == pytest.approx([1.0, 1.0, 1.0], rel=1e-6)
-    weights = sequence_truncated(mismatch(row(4.0, 1.5, 1.0).log()), cap=2.0)
-    assert weights.applied.tolist()[0] == pytest.approx([2.0] * 3, rel=1e-6)
-    assert weights.raw.tolist()[0] == pytest.approx([6.0] * 3, rel=1e-6)
-
-
-def test_a_sequence_is_summed_before_it_is_cut_and_over_its_mask_only() -> None:
-    gaps = row(-25.0, 25.0, math.log(1.5), 9.0)
-    mask = torch.tensor([[True, True, True, False]])
-    weights = sequence_truncated(mismatch(gaps, mask), cap=2.0)
-    # Cut before summing, the two large ones would still cancel; cut at 20 and 25 they would not.
-    assert weights.applied.tolist()[0] == pytest.approx([1.5, 1.5, 1.5, 0.0], rel=1e-5)
-    uneven = sequence_truncated(mismatch(row(-25.0, 25.5)), cap=2.0)
-    assert uneven.applied[0, 0].item() == pytest.approx(math.exp(0.5), rel=1e-5)
-
-
-def test_token_ratios_are_cut_at_twenty_and_padding_weighs_nothing() -> None:
-    mask = torch.tensor([[True, True, False]])
-    weights = token_truncated(mismatch(row(50.0, -50.0, 1.0), mask), cap=1e30)
-    assert weights.applied.tolist()[0] == pytest.approx(
-        [math.exp(20), math.exp(-20), 0.0], rel=1e-5
-    )
-
-
-def test_the_log_ratio_is_proximal_over_behaviour_and_detached() -> None:
-    proximal = row(math.log(0.4), -1.0, -1.0, -1.0, math.nan).requires_grad_()
-    behaviour = row(math.log(0.2), math.nan, -math.inf, math.inf, 0.0)
-    mask = torch.tensor([[True, True, True, True, False]])
-    found = log_ratio(proximal, behaviour, mask)
-    # A behaviour log-prob that is no number counts as weight 1.
-    assert found.tolist()[0] == pytest.approx([math.log(2), 0, 0, 0, 0], abs=1e-6)
-    assert not found.requires_grad
-
-
-@pytest.mark.parametrize(("level", "first"), [("token", 3.0), ("sequence", 1.5)])
-def test_every_knob_of_the_correction_section_reaches_the_formula(
-    level: Literal["token", "sequence"], first: float
-) -> None:
-    gaps = row(3.0, 0.5).log()
-    weights = correction(TruncatedCorrection(level=level, cap=4.0))(mismatch(gaps))
-    assert weights.applied[0, 0].item() == pytest.approx(first, rel=1e-6)
-    cut = correction(TruncatedCorrection(level=level, cap=1.25))(mismatch(gaps))
-    assert cut.applied[0, 0].item() == pytest.approx(1.25)
-
-
-def test_no_correction_weighs_every_sampled_token_one() -> None:
-    mask = torch.tensor([[True, True, False]])
-    weights = correction(NoCorrection())(mismatch(RHO.log(), mask))
-    assert weights.applied.tolist() == [[1.0, 1.0, 0.0]]
-    assert weights.raw.tolist()[0] == pytest.approx([2.0, 0.5, 0.0])
-
-
-def observed(gaps: Tensor, behaviour: Tensor, weights: Weights, mask: Tensor) -> dict[str, float]:
-    """Return the metrics of one micro-batch."""
-    tally = Tally()
-    observe_gap(tally, gaps=gaps, behaviour=behaviour, weights=weights, mask=mask)
-    return gap_metrics(tally)
-
-
-def test_gap_metrics_golden() -> None:
-    gaps, mask = RHO.log(), all_of(RHO)
-    found = observed(gaps, row(-1, -1, -1), token_truncated(mismatch(gaps, mask), cap=1.5), mask)
-    assert found == pytest.approx(
-        {
-            "engine_gap/ess": 0.777778,  # (7/6)^2 / (5.25/3)
-            "engine_gap/chi2": 0.75,  # 5.25/3 - 1
-            "tis/clipped_fraction": 1 / 3,
-            "tis/low_fraction": 1 / 3,  # 0.5 < 1 / 1.5
-            "engine_gap/mean_abs": 2 * math.log(2) / 3,
-            "engine_gap/max": math.log(2),
-            "engine_gap/kl_k1": 0.0,
-            "engine_gap/kl": (0.306853 + 0.193147) / 3,  # k3 of 2 and of 0.5
-            "engine_gap/nonfinite": 0.0,
-        },
-        abs=1e-6,
-    )
-
-
-def test_gap_metrics_see_direction_and_missing_numbers() -> None:
-    behaviour = row(-2.0, math.nan)
-    proximal = row(-2.0 + math.log(2), -5.0)
-    mask = all_of(proximal)
-    gaps = log_ratio(proximal, behaviour, mask)
-    found = observed(gaps, behaviour, uncorrected(mismatch(gaps, mask)), mask)
-    assert found["engine_gap/kl_k1"] == pytest.approx(-0.6931 / 2, abs=1e-4)
-    assert found["engine_gap/nonfinite"] == 0.5
-    assert found["tis/clipped_fraction"] == found["tis/low_fraction"] == 0.0
-    gaps = -gaps
-    found = observed(gaps, behaviour, uncorrected(mismatch(gaps, mask)), mask)
-    assert found["engine_gap/max"] == pytest.approx(0.6931, abs=1e-4)
-
-
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
-def test_the_kl_estimate_is_never_negative_and_ess_is_a_fraction(logs: list[float]) -> None:
-    gaps = row(*logs)
-    mask = all_of(gaps)
-    found = observed(gaps, gaps, token_truncated(mismatch(gaps, mask)), mask)
-    assert found["engine_gap/kl"] >= -1e-9
-    assert 0 < found["engine_gap/ess"] <= 1 + 1e-6

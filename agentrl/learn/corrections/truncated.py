@@ -4,9 +4,17 @@ from functools import partial
 
 import torch
 
-from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
-from agentrl.learn.correction import CorrectionFunction, Mismatch, Weights, token_ratio
-from agentrl.learn.loss import LOG_RATIO_LIMIT
+from agentrl.config.learning.correction import Level, NoCorrection, TruncatedCorrection
+from agentrl.errors import ConfigError
+from agentrl.learn.correction import (
+    AnyCorrectionFunction,
+    CorrectionFunction,
+    Mismatch,
+    Weights,
+    token_ratio,
+)
+from agentrl.learn.corrections.level import ratios
+from agentrl.learn.corrections.normalised import normalised
 from agentrl.learn.method import Method, always
 
 
@@ -15,40 +23,36 @@ def uncorrected(tokens: Mismatch) -> Weights:
     return Weights(applied=tokens.mask.float(), raw=token_ratio(tokens))
 
 
-def token_truncated(tokens: Mismatch, *, cap: float = 2.0) -> Weights:
-    """Return min(proximal / behaviour, cap) of each token.
+def truncated(
+    tokens: Mismatch, *, level: Level = "token", cap: float = 2.0, floor: float = 0.0
+) -> Weights:
+    """Return proximal / behaviour of a level, held between `floor` and `cap`.
 
-    Source: Yao et al. 2025 (truncated importance sampling, Flash-RL).
+    Source: Yao et al. 2025 (truncated importance sampling, Flash-RL); with a floor: slime.
     """
-    raw = token_ratio(tokens)
-    return Weights(applied=raw.clamp(max=cap), raw=raw, cap=cap)
-
-
-def sequence_truncated(tokens: Mismatch, *, cap: float = 2.0) -> Weights:
-    """Return min(product of a row's ratios, cap) on every sampled token of the row.
-
-    The log-ratios are summed first and the sum is cut to +-20, so that two large ones of opposite
-    sign still cancel.
-    """
-    total = tokens.gaps.sum(dim=-1, keepdim=True)
-    product = total.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    raw = torch.where(tokens.mask, product, 0.0)
-    return Weights(applied=raw.clamp(max=cap), raw=raw, cap=cap)
+    raw = ratios(tokens, level)
+    return Weights(applied=torch.where(tokens.mask, raw.clamp(floor, cap), 0.0), raw=raw, cap=cap)
 
 
 def _uncorrected(section: NoCorrection) -> CorrectionFunction:
     return uncorrected
 
 
-def _truncated(section: TruncatedCorrection) -> CorrectionFunction:
-    truncated = {"token": token_truncated, "sequence": sequence_truncated}[section.level]
-    return partial(truncated, cap=section.cap)
+def _truncated(section: TruncatedCorrection) -> AnyCorrectionFunction:
+    if section.floor > section.cap:
+        raise ConfigError(
+            f"learn.correction.floor is {section.floor} and learn.correction.cap is {section.cap}: "
+            "no weight lies between them; lower the first"
+        )
+    weigh = partial(truncated, level=section.level, cap=section.cap, floor=section.floor)
+    return normalised(weigh, level=section.level) if section.normalise else weigh
 
 
 NONE = Method(NoCorrection, _uncorrected, "")
 TRUNCATED = Method(
     TruncatedCorrection,
     _truncated,
-    "Yao et al. 2025 (Flash-RL); sequence level: verl",
+    "Yao et al. 2025 (Flash-RL); sequence level and normalisation: verl; geometric level: Fu et "
+    "al. 2025 (AReaL), arXiv 2505.24298; floor: slime",
     always("behaviour logprobs"),
 )
