@@ -1,12 +1,12 @@
 """GRPO: reward minus the group's mean, over its standard deviation; Dr.GRPO without the latter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from agentrl.config.learning.advantage import GrpoAdvantage
+from agentrl.config.learning.advantage import GroupScore, GrpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, per_trajectory
 from agentrl.learn.method import Method
 
@@ -35,15 +35,18 @@ def grpo(
     return tuple(float(x) for x in centred / scale)
 
 
-def _bind(section: GrpoAdvantage) -> AdvantageFunction:
-    return per_trajectory(
-        partial(
-            grpo,
-            normalise_std=section.normalise_std,
-            epsilon=section.epsilon,
-            singleton=section.singleton,
-        )
+def score_of(section: GroupScore) -> Callable[[Sequence[float]], tuple[float, ...]]:
+    """Return `grpo` with the knobs of a section."""
+    return partial(
+        grpo,
+        normalise_std=section.normalise_std,
+        epsilon=section.epsilon,
+        singleton=section.singleton,
     )
+
+
+def _bind(section: GrpoAdvantage) -> AdvantageFunction:
+    return per_trajectory(score_of(section))
 
 
 METHOD = Method(

@@ -1,0 +1,65 @@
+"""Tree-GRPO: credit of a trajectory within its task, within its tree, and their combinations."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from agentrl.config.learning.advantage import TreeGrpoAdvantage
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantages.grpo import grpo, score_of
+from agentrl.learn.method import Method
+from agentrl.learn.sample import Group
+from agentrl.learn.tree_shape import TreeShape
+
+Score = Callable[[Sequence[float]], Sequence[float]]
+
+
+def tree_grpo(
+    rewards: Sequence[float],
+    trees: Sequence[Sequence[int]],
+    *,
+    score: Score = grpo,
+    variant: Literal["tree", "tree_inner", "tree_2norm"] = "tree",
+) -> tuple[float, ...]:
+    """Return inter + intra; inter alone scores all rewards of a task, intra those of each tree.
+
+    `trees` are the indices in `rewards` of each tree. `tree_inner` is intra, and `tree_2norm` is
+    intra of inter, which differs from it in singleton trees and by epsilon.
+    Source: Ji et al. 2025 (arXiv 2509.21240), equations of the intra- and inter-tree advantage; the
+    variants are those of its code.
+    """
+    inter = score(rewards)
+    if variant == "tree":
+        intra = _within(rewards, trees, score)
+        return tuple(a + b for a, b in zip(inter, intra, strict=True))
+    return _within(inter if variant == "tree_2norm" else rewards, trees, score)
+
+
+def _within(
+    values: Sequence[float], trees: Sequence[Sequence[int]], score: Score
+) -> tuple[float, ...]:
+    found = [0.0] * len(values)
+    for tree in trees:
+        for index, value in zip(tree, score([values[i] for i in tree]), strict=True):
+            found[index] = value
+    return tuple(found)
+
+
+def _bind(section: TreeGrpoAdvantage) -> AdvantageFunction:
+    credit = partial(tree_grpo, score=score_of(section), variant=section.variant)
+
+    def advantages(groups: Sequence[Group]) -> TokenAdvantages:
+        return [
+            np.full(len(sample.token_ids), value)
+            for group in groups
+            for sample, value in zip(
+                group.samples, credit(group.rewards, TreeShape.of(group).members()), strict=True
+            )
+        ]
+
+    return advantages
+
+
+METHOD = Method(TreeGrpoAdvantage, _bind, "Ji et al. 2025, arXiv 2509.21240")

@@ -1,0 +1,118 @@
+"""Which samples of a group share which tokens.
+
+The nodes of a tree are turns and tool results; what credit depends on is coarser. A segment is a
+run of tokens that exactly the same samples hold, so it lies between two branch points. Only samples
+count: a branch whose trajectory failed left no sample, and makes no branch point here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.sample import Group, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens that the same samples hold."""
+
+    samples: tuple[int, ...]
+    """Those samples, by their index in the group."""
+    parent: int | None
+    """The segment before it; None for the root."""
+    depth: int
+    """How many branch points come before it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeShape:
+    """The segments of one group, and where their tokens are."""
+
+    segments: tuple[Segment, ...]
+    """Parents first. The first is the root, which all samples hold, and which may have no tokens:
+    the prompt, and what was sampled before the first branch point."""
+    places: tuple[Int[ndarray, " tokens"], ...]
+    """The segment of every token of every sample."""
+    trees: tuple[int, ...]
+    """The tree of every sample, counted from 0. Two are in one tree if they share a sampled token;
+    a shared prompt is not enough."""
+
+    @classmethod
+    def of(cls, group: Group) -> "TreeShape":
+        """Return the shape of a group, from the nodes of its samples' tokens."""
+        holders = _holders(group.samples)
+        paths = [_path(sample, holders, len(group.samples)) for sample in group.samples]
+        # Along a path the holders only get fewer, so more of them come first.
+        known = sorted({key for path in paths for key in path}, key=lambda key: (-len(key), key))
+        index = {key: i for i, key in enumerate(known)}
+        parents = {key: path[i - 1] for path in paths for i, key in enumerate(path) if i}
+        segments: list[Segment] = []
+        for key in known:
+            parent = index[parents[key]] if key in parents else None
+            depth = 0 if parent is None else segments[parent].depth + 1
+            segments.append(Segment(key, parent, depth))
+        return cls(
+            segments=tuple(segments),
+            places=tuple(_places(sample, holders, index) for sample in group.samples),
+            trees=_trees(group.samples),
+        )
+
+    def means(self, values: Sequence[float]) -> Float[ndarray, " segments"]:
+        """Return per segment the mean of the samples that hold it; `values` are per sample."""
+        given = np.asarray(values, dtype=np.float64)
+        return np.array([given[list(segment.samples)].mean() for segment in self.segments])
+
+    def spread(self, values: Float[ndarray, " segments"]) -> TokenAdvantages:
+        """Return what every token of every sample gets of its segment."""
+        return [values[place] for place in self.places]
+
+    def shares(self) -> Int[ndarray, " segments"]:
+        """Return how many samples hold each segment."""
+        return np.array([len(segment.samples) for segment in self.segments])
+
+    def members(self) -> list[list[int]]:
+        """Return the samples of each tree."""
+        found: list[list[int]] = [[] for _ in range(max(self.trees, default=-1) + 1)]
+        for sample, tree in enumerate(self.trees):
+            found[tree].append(sample)
+        return found
+
+
+def _holders(samples: Sequence[Sample]) -> dict[int, tuple[int, ...]]:
+    """Return by node the samples that hold its tokens."""
+    held: dict[int, list[int]] = {}
+    for index, sample in enumerate(samples):
+        for node in np.unique(sample.nodes).tolist():
+            held.setdefault(node, []).append(index)
+    return {node: tuple(found) for node, found in held.items()}
+
+
+def _path(
+    sample: Sample, holders: dict[int, tuple[int, ...]], samples: int
+) -> list[tuple[int, ...]]:
+    """Return the segments of a sample by their holders, the root first."""
+    nodes, first = np.unique(sample.nodes, return_index=True)
+    ordered = nodes[np.argsort(first)].tolist()
+    return list(dict.fromkeys([tuple(range(samples)), *(holders[node] for node in ordered)]))
+
+
+def _places(
+    sample: Sample, holders: dict[int, tuple[int, ...]], index: dict[tuple[int, ...], int]
+) -> Int[ndarray, " tokens"]:
+    nodes, inverse = np.unique(sample.nodes, return_inverse=True)
+    return np.array([index[holders[node]] for node in nodes.tolist()], dtype=np.int64)[inverse]
+
+
+def _trees(samples: Sequence[Sample]) -> tuple[int, ...]:
+    """Number the trees by the first node of each sample that holds a sampled token."""
+    # One that sampled nothing shares nothing: it counts by a number that no node has.
+    firsts = [
+        int(nodes[0]) if len(nodes := sample.nodes[sample.sampled]) else -1 - index
+        for index, sample in enumerate(samples)
+    ]
+    numbers = {first: number for number, first in enumerate(dict.fromkeys(firsts))}
+    return tuple(numbers[first] for first in firsts)
