@@ -42,6 +42,10 @@ class Sample:
     """Log-probs of the reference policy, which does not move."""
     values: Float[ndarray, " tokens"] | None = None
     """The critic's value of the context before each token of the mask."""
+    final_value: float = 0.0
+    """The critic's value of the whole context, where `truncated`."""
+    returns: Float[ndarray, " tokens"] | None = None
+    """What the critic should have said instead of `values`."""
     weights: Float[ndarray, " tokens"] | None = None
     """What multiplies the loss of each token; None is 1 for all. No count knows of it."""
 

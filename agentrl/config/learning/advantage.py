@@ -213,7 +213,7 @@ class GapoAdvantage(Section):
     """Advantage of a group of one trajectory."""
 
 
-class XrpoAdvantage(Section):
+class XrpoAdvantage(GroupScore):
     """GRPO with XRPO's novelty sharpening: unlikely correct trajectories get more."""
 
     name: Literal["xrpo"] = "xrpo"
@@ -226,16 +226,20 @@ class XrpoAdvantage(Section):
     logprobs: Literal["behaviour", "proximal"] = "behaviour"
     """By which policy it is unlikely: the one that sampled, or the trainer's at batch start, which
     costs a forward pass."""
-    normalise_std: bool = True
-    """Divide by the group's standard deviation."""
-    epsilon: PositiveFloat = 1e-6
-    """Added to the standard deviation."""
-    singleton: Literal["zero", "raw"] = "zero"
-    """Advantage of a group of one trajectory."""
 
 
 AnyAdvantage = Annotated[
     GrpoAdvantage
+    | RlooAdvantage
+    | ReinforcePpAdvantage
+    | ReinforcePpBaselineAdvantage
+    | GaeAdvantage
+    | SegmentReinforceAdvantage
+    | GigpoAdvantage
+    | UiS1Advantage
+    | McGrpoAdvantage
+    | GapoAdvantage
+    | XrpoAdvantage
     | ArpoAdvantage
     | AepoAdvantage
     | TreeGrpoAdvantage

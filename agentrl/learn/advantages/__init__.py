@@ -1,11 +1,37 @@
 """The advantage methods, a file each; `learn/advantage.py` is their contract."""
 
 from agentrl.learn.advantage import AdvantageFunction
-from agentrl.learn.advantages import aepo, arpo, branch_grpo, grpo, tree_grpo, tree_rl
+from agentrl.learn.advantages import (
+    aepo,
+    arpo,
+    branch_grpo,
+    gae,
+    gapo,
+    gigpo,
+    grpo,
+    mc_grpo,
+    reinforce_pp,
+    rloo,
+    segment_reinforce,
+    tree_grpo,
+    tree_rl,
+    ui_s1,
+    xrpo,
+)
 from agentrl.learn.method import Method
 
 METHODS: tuple[Method[AdvantageFunction], ...] = (
     grpo.METHOD,
+    rloo.METHOD,
+    reinforce_pp.PLAIN,
+    reinforce_pp.BASELINE,
+    gae.METHOD,
+    segment_reinforce.METHOD,
+    gigpo.METHOD,
+    ui_s1.METHOD,
+    mc_grpo.METHOD,
+    gapo.METHOD,
+    xrpo.METHOD,
     arpo.METHOD,
     aepo.METHOD,
     tree_grpo.METHOD,

@@ -1,0 +1,46 @@
+"""MC-GRPO: the median for a baseline, which one outlier of a small group does not move."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from agentrl.config.learning.advantage import McGrpoAdvantage
+from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.learn.method import Method
+
+
+def mc_grpo(
+    rewards: Sequence[float],
+    *,
+    epsilon: float = 1e-3,
+    floor: float = 0.1,
+    limit: float | None = 5.0,
+) -> tuple[float, ...]:
+    """Return (R - median) / max(MAD + epsilon, floor), cut to +-limit.
+
+    MAD is the median of |R - median|. The paper has no floor and no limit: with binary rewards its
+    MAD is 0 and minorities get +-1000. Of an even group the lower median is taken, so that the
+    baseline is always somebody's reward; that trajectory has an advantage of 0, and trains nothing.
+    Draw an odd number of trajectories. Source: arXiv 2601.22582.
+    """
+    if not len(rewards):
+        return ()
+    values = np.asarray(rewards, dtype=np.float64)
+    centred = values - lower_median(values)
+    scaled = centred / max(lower_median(np.abs(centred)) + epsilon, floor)
+    return tuple(float(x) for x in (scaled if limit is None else scaled.clip(-limit, limit)))
+
+
+def lower_median(values: Sequence[float] | np.ndarray) -> float:
+    """Return the median; of an even number the lower of the two in the middle."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _bind(section: McGrpoAdvantage) -> AdvantageFunction:
+    return per_trajectory(
+        partial(mc_grpo, epsilon=section.epsilon, floor=section.floor, limit=section.limit)
+    )
+
+
+METHOD = Method(McGrpoAdvantage, _bind, "arXiv 2601.22582, with a floor and a limit of our own")

@@ -1,0 +1,49 @@
+"""REINFORCE++: returns per token, or rewards minus the group's mean; whitened over the batch."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from agentrl.config.learning.advantage import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, per_trajectory
+from agentrl.learn.advantages.grpo import grpo
+from agentrl.learn.method import Method
+from agentrl.learn.sample import Group
+from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
+from agentrl.learn.whitening import whitened
+
+
+def reinforce_pp(
+    groups: Sequence[Group], *, gamma: float = 1.0, paid: Paid = "end"
+) -> TokenAdvantages:
+    """Return G_t = r_t + gamma G_(t+1), whitened over every token of the batch that trains.
+
+    Tokens that do not train are no steps: what comes after them passes through undiminished.
+    Source: Hu et al. 2025 (arXiv 2501.03262), without its KL in the reward.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    returns = [on_mask(s, discounted(token_rewards(s, paid=paid)[s.mask], gamma)) for s in samples]
+    return whitened(samples, returns)
+
+
+def reinforce_pp_baseline(
+    groups: Sequence[Group], *, singleton: Literal["zero", "raw"] = "zero"
+) -> TokenAdvantages:
+    """Return reward minus the group's mean, whitened over every token of the batch that trains.
+
+    Source: Hu et al. 2025 (arXiv 2501.03262), REINFORCE++-baseline.
+    """
+    centred = per_trajectory(partial(grpo, normalise_std=False, singleton=singleton))(groups)
+    return whitened([sample for group in groups for sample in group.samples], centred)
+
+
+def _plain(section: ReinforcePpAdvantage) -> AdvantageFunction:
+    return partial(reinforce_pp, gamma=section.gamma, paid=section.paid)
+
+
+def _baseline(section: ReinforcePpBaselineAdvantage) -> AdvantageFunction:
+    return partial(reinforce_pp_baseline, singleton=section.singleton)
+
+
+PLAIN = Method(ReinforcePpAdvantage, _plain, "Hu et al. 2025, arXiv 2501.03262")
+BASELINE = Method(ReinforcePpBaselineAdvantage, _baseline, "Hu et al. 2025, arXiv 2501.03262")

@@ -1,0 +1,133 @@
+"""UI-S1: returns that end at a mismatch, compared among turns of one index, and an episode term."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from agentrl.config.learning.advantage import UiS1Advantage
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantages.grpo import grpo
+from agentrl.learn.method import Method
+from agentrl.learn.sample import Group
+from agentrl.learn.turns import on_turns, spoken_turns, turn_rewards
+
+Returns = Literal["code", "paper"]
+EpisodeTerm = Literal["trajectory_return", "first_return", "row_reward"]
+
+
+def future_returns(
+    rewards: Float[ndarray, " turns"],
+    matched: Bool[ndarray, " turns"],
+    *,
+    gamma: float = 0.5,
+    returns: Returns = "code",
+) -> Float[ndarray, " turns"]:
+    """Return R_t = sum of gamma^(k-t) r_k from t to where the trajectory leaves the expert's.
+
+    `paper` (equation 9) includes the first mismatched turn, `code` ends before it. A mismatched
+    turn's own return is its reward; the paper leaves it undefined.
+    """
+    found = np.asarray(rewards, dtype=np.float64).copy()
+    for t in range(len(found) - 2, -1, -1):
+        if matched[t] and (matched[t + 1] or returns == "paper"):
+            found[t] += gamma * found[t + 1]
+    return found
+
+
+def ui_s1(
+    groups: Sequence[Group],
+    *,
+    gamma: float = 0.5,
+    omega: float = 1.0,
+    episode_weight: float = 1.0,
+    returns: Returns = "code",
+    episode_term: EpisodeTerm = "trajectory_return",
+    match_reward: float = 1.0,
+    normalise_std: bool = True,
+    epsilon: float = 1e-6,
+    singleton: Literal["zero", "raw"] = "zero",
+) -> TokenAdvantages:
+    """Return episode_weight x A_episode + omega x A_step at every token of a turn.
+
+    A_step standardises R_t among the group's turns of index t (equation 10); a turn alone with its
+    index gets 0. A_episode (equation 11) standardises one number per trajectory, its turn rewards'
+    sum or its first return; with `row_reward`, as the released code does, each turn's own reward
+    among all turns of the group. Source: Lu et al. 2025 (arXiv 2509.11543).
+    """
+    centre = partial(grpo, normalise_std=normalise_std, epsilon=epsilon)
+    found: TokenAdvantages = []
+    for group in groups:
+        turns = [spoken_turns(sample) for sample in group.samples]
+        rewards = [turn_rewards(sample) for sample in group.samples]
+        futures = [np.zeros(len(paid)) for paid in rewards]
+        for future, paid, own in zip(futures, rewards, turns, strict=True):
+            matched = paid[own] >= match_reward
+            future[own] = future_returns(paid[own], matched, gamma=gamma, returns=returns)
+        total = [omega * step for step in _by_index(futures, turns, centre)]
+        if episode_term == "row_reward":
+            parts = _by_row(rewards, turns, partial(centre, singleton=singleton))
+        else:
+            whole = [
+                float(future[own[0]] if episode_term == "first_return" else paid[own].sum())
+                if len(own)
+                else 0.0
+                for future, paid, own in zip(futures, rewards, turns, strict=True)
+            ]
+            parts = list(centre(whole, singleton=singleton))
+        found += [
+            on_turns(sample, step + episode_weight * part)
+            for sample, step, part in zip(group.samples, total, parts, strict=True)
+        ]
+    return found
+
+
+def _by_index(
+    futures: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
+) -> list[Float[ndarray, " ?turns"]]:
+    """Return each return among those of its turn index."""
+    found = [np.zeros(len(future)) for future in futures]
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for i, own in enumerate(turns):
+        for turn in own.tolist():
+            rows[turn].append(i)
+    for turn, reached in rows.items():
+        credit = centre([float(futures[i][turn]) for i in reached], singleton="zero")
+        for i, value in zip(reached, credit, strict=True):
+            found[i][turn] = value
+    return found
+
+
+def _by_row(
+    rewards: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
+) -> list[Float[ndarray, " ?turns"]]:
+    """Return each turn's reward among those of all turns."""
+    found = [np.zeros(len(paid)) for paid in rewards]
+    credit = iter(
+        centre([float(paid[t]) for paid, own in zip(rewards, turns, strict=True) for t in own])
+    )
+    for row, own in zip(found, turns, strict=True):
+        row[own] = [next(credit) for _ in own]
+    return found
+
+
+def _bind(section: UiS1Advantage) -> AdvantageFunction:
+    return partial(
+        ui_s1,
+        gamma=section.gamma,
+        omega=section.omega,
+        episode_weight=section.episode_weight,
+        returns=section.returns,
+        episode_term=section.episode_term,
+        match_reward=section.match_reward,
+        normalise_std=section.normalise_std,
+        epsilon=section.epsilon,
+        singleton=section.singleton,
+    )
+
+
+METHOD = Method(UiS1Advantage, _bind, "Lu et al. 2025, arXiv 2509.11543")

@@ -1,0 +1,75 @@
+"""XRPO's novelty sharpening: GRPO, with more for what is right and was unlikely."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from agentrl.config.learning.advantage import XrpoAdvantage
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantages.grpo import score_of
+from agentrl.learn.method import Method, Need
+from agentrl.learn.sample import Group, Sample
+
+
+def sharpened(
+    credit: Sequence[float],
+    scores: Sequence[float | None],
+    correct: Sequence[bool],
+    *,
+    bonus: float = 2.5,
+    cap: float = 0.5,
+) -> tuple[float, ...]:
+    """Return A + min(max(bonus (1 - eta), 0), cap A) for correct trajectories with A > 0.
+
+    eta_i = exp(s_i - mean of s) and s is the mean log-prob of a trajectory's tokens; one whose
+    score is None is in no mean and keeps its A. Source: arXiv 2510.06672.
+    """
+    known = [score for score in scores if score is not None]
+    mean = sum(known) / len(known) if known else 0.0
+
+    def one(advantage: float, score: float | None, is_correct: bool) -> float:
+        # A negative advantage would make cap x A the smaller, and punish what was right.
+        if score is None or not is_correct or advantage <= 0:
+            return advantage
+        novelty = 1.0 - math.exp(min(score - mean, 0.0))
+        return advantage + min(bonus * novelty, cap * advantage)
+
+    return tuple(one(*each) for each in zip(credit, scores, correct, strict=True))
+
+
+def score(sample: Sample, *, logprobs: Literal["behaviour", "proximal"]) -> float | None:
+    """Return the mean log-prob of the tokens that train, or None if none is known."""
+    found = sample.behaviour if logprobs == "behaviour" else sample.proximal
+    if found is None:
+        return None
+    known = found[sample.mask & np.isfinite(found)]
+    return float(known.mean()) if len(known) else None
+
+
+def _bind(section: XrpoAdvantage) -> AdvantageFunction:
+    base = score_of(section)
+    sharpen = partial(sharpened, bonus=section.bonus, cap=section.cap)
+    likelihood = partial(score, logprobs=section.logprobs)
+    correct_reward = section.correct_reward
+
+    def advantages(groups: Sequence[Group]) -> TokenAdvantages:
+        found: TokenAdvantages = []
+        for group in groups:
+            scores = [likelihood(sample) for sample in group.samples]
+            correct = [reward >= correct_reward for reward in group.rewards]
+            credit = sharpen(base(group.rewards), scores, correct)
+            pairs = zip(group.samples, credit, strict=True)
+            found += [np.full(len(sample.token_ids), value) for sample, value in pairs]
+        return found
+
+    return advantages
+
+
+def _needs(section: XrpoAdvantage) -> frozenset[Need]:
+    return frozenset({f"{section.logprobs} logprobs"})  # pyright: ignore[reportReturnType]
+
+
+METHOD = Method(XrpoAdvantage, _bind, "arXiv 2510.06672, novelty as reported by others", _needs)
