@@ -9,7 +9,9 @@ all failures carried; an ended segment still counted as parked; ended ones not r
 looked at again; time at the gate counted, or a turn's time forgotten; no gate before a request; a
 cut segment taken for the turn's end; the gate left open; surplus not stopped; rates not counted;
 the engine not resumed; closing without waiting; one seed per group; windows that forget nothing;
-no grace; router weights not returned, homes not kept; one segment too many; truncated as failed.
+no grace; router weights not returned, homes not kept; one segment too many; truncated as failed;
+a branch queued behind what has not begun, still waiting after its end, kept when it is too old or
+surplus, without its parent's age, with an attempt number twice; branches to come taking no room.
 """
 
 from collections.abc import Sequence

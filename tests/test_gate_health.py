@@ -1,6 +1,9 @@
 """Engines that fail: who gets no new work, who is probed, and where what failed goes.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: one failure more than the rule's; failures of before that delay a probe; a
+probe never noted, never let go, or beside another; an answer that leaves it down; a due engine that
+gets nothing; a wrong request counted; nobody asked while none is up; what failed tried there again;
+a home that is down kept.
 """
 
 import asyncio
@@ -187,16 +190,26 @@ def test_a_wrong_request_and_a_cancelled_one_say_nothing() -> None:
         waits.cancel()
         await asyncio.wait([waits])
         assert router.up == (True,)
-        engine.broken = True
+        await router.close()
+
+    run_virtual(main())
+
+
+def test_a_probe_that_was_cancelled_leaves_its_place_to_the_next_request() -> None:
+    async def main() -> None:
+        bad, good = Failing(), Failing()
+        router = Router([bad, good], health=HealthRule(failures=1, probe_after_s=0.0))
+        bad.broken = True
         with pytest.raises(EngineError):
-            await router.generate(ask("c"))
-        probe = asyncio.create_task(router.generate(ask("d")))
+            await router.generate(ask("a"))
+        probe = asyncio.create_task(router.generate(ask("b")))
         await asyncio.sleep(0.5)
         probe.cancel()
         await asyncio.wait([probe])
-        engine.broken = False
-        await router.generate(ask("e"))
-        assert router.up == (True,)
+        bad.broken = False
+        await router.generate(ask("c"))
+        assert bad.asked == ["a/0/0", "b/0/0", "c/0/0"]
+        assert router.up == (True, True)
         await router.close()
 
     run_virtual(main())

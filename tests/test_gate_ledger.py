@@ -258,6 +258,15 @@ def test_a_branch_waits_for_its_place_before_all_that_has_not_begun() -> None:
     assert branch.attempt == Attempt(group=second.group, sample=2, number=0)
 
 
+def test_a_branch_that_waits_is_stopped_when_its_group_is_complete_without_it() -> None:
+    policy = GatePolicy(groups_per_step=1, group_size=1, concurrency=1)
+    driver = Driver(policy, Rooted(roots=1), Random(0))
+    branch = driver.fork(driver.live[0])
+    driver.end(driver.live[0], fails=False)
+    assert (branch.phase, driver.waiting) == ("stopped", [])
+    assert driver.ledger.state.queued == 0
+
+
 def test_a_branch_that_has_become_too_old_while_it_waits_begins_again() -> None:
     policy = GatePolicy(
         mode="async", groups_per_step=9, group_size=2, concurrency=1, max_start_lag=1
@@ -268,6 +277,10 @@ def test_a_branch_that_has_become_too_old_while_it_waits_begins_again() -> None:
     driver.publish()
     driver.publish()
     assert (branch.phase, branch.waits, branch.restarts) == ("queued", False, 1)
+    driver.pump()
+    driver.end(driver.live[0], fails=False)
+    assert driver.live == [branch]
+    assert branch.attempt.number == 1
 
 
 @pytest.mark.parametrize("mode", ["sync", "partial", "async"])
