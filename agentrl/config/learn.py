@@ -1,14 +1,14 @@
 """The learning half's keys: one section per slot, a method chosen by name with its own knobs."""
 
-from typing import Literal
-
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
+from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
 from agentrl.config.learning.loss import AnyLoss, PpoClipLoss
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
+from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.learning.rejection import AnyRejection
 from agentrl.config.learning.selection import AnySelection
 from agentrl.config.section import Section
@@ -25,12 +25,16 @@ class LearnSection(Section):
     """A token trains if none of these rejects it; denominators stay as they are."""
     selection: tuple[AnySelection, ...] = ()
     """Applied to the batch one after the other, once its credit is known."""
-    aggregation: Literal[
-        "token-mean",
-        "seq-mean-token-sum",
-        "seq-mean-token-mean",
-    ] = "token-mean"
-    """How token losses become one number; counts are those of the whole optimiser step."""
+    aggregation: Aggregation | None = None
+    """How token losses become one number; counts are those of the whole optimiser step. Null takes
+    the loss's own: seq-mean-token-mean for gspo and sapo, token-mean for the others."""
+    horizon_tokens: PositiveInt | None = None
+    """The constant that seq-mean-token-sum-norm divides by."""
+    kl: KlSection | None = None
+    """Null lets the policy go where the rewards lead."""
+    entropy_bonus: float = Field(default=0.0, ge=0)
+    """What the policy's exact entropy, in nats per token, is multiplied by before it is taken off
+    the loss."""
     minibatches: PositiveInt = 1
     """Optimiser steps per pass over the batch; each takes an equal share of its trajectories."""
     epochs: PositiveInt = 1

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+from agentrl.config.learning.aggregation import Aggregation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +34,31 @@ def aggregate(
     *,
     how: Aggregation,
     counts: Counts,
+    horizon_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
     """Return this micro-batch's share of the loss; the shares of a step add up to its loss.
 
     `mask` is the original one, whatever was rejected: a rejected token is a loss of 0 under it.
     Losses off the mask may hold anything, NaN too. A sequence without sampled tokens adds nothing
-    and is in no count.
+    and is in no count. `horizon_tokens` is the constant of seq-mean-token-sum-norm, which keeps a
+    long sequence's tokens at the weight of a short one's (Dr.GRPO, Liu et al. 2025, arXiv
+    2503.20783); `ValueError` where it is missing.
     """
     sums = torch.where(mask, losses, 0.0).sum(dim=-1)
     match how:
         case "token-mean":
             return sums.sum() / max(counts.tokens, 1)
+        case "token-sum":
+            return sums.sum()
         case "seq-mean-token-sum":
             return sums.sum() / max(counts.sequences, 1)
+        case "seq-mean-token-sum-norm":
+            if horizon_tokens is None:
+                raise ValueError(
+                    "seq-mean-token-sum-norm divides by a constant and horizon_tokens is None; "
+                    "set learn.horizon_tokens, to the longest answer for example"
+                )
+            return sums.sum() / (max(counts.sequences, 1) * horizon_tokens)
         case "seq-mean-token-mean":
             means = sums / mask.sum(dim=-1).clamp(min=1)
             return means.sum() / max(counts.sequences, 1)

@@ -1,9 +1,11 @@
 """What samples are scored with before they get credit: log-probs and entropies at batch start."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.learn.batch import unshifted
@@ -23,15 +25,34 @@ class Evidence:
 
     def of(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""
-        samples = [s for group in groups for s in group.samples]
-        scored = iter(self._scored(samples))
-        return tuple(
-            replace(group, samples=tuple(next(scored) for _ in group.samples)) for group in groups
-        )
 
-    def _scored(self, samples: Sequence[Sample]) -> list[Sample]:
-        found = list(samples)
+        def known(sample: Sample, logprobs: Tensor, entropies: Tensor) -> Sample:
+            return replace(
+                sample,
+                proximal=unshifted(logprobs, sample),
+                entropies=unshifted(entropies, sample),
+            )
+
+        return self._scored(groups, known)
+
+    def as_reference(self, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """Return the groups, each sample with this model's log-probs as those of the reference."""
+
+        def known(sample: Sample, logprobs: Tensor, _: Tensor) -> Sample:
+            return replace(sample, reference=unshifted(logprobs, sample))
+
+        return self._scored(groups, known)
+
+    def frozen(self) -> "Evidence":
+        """Return the same with a copy of the weights as they are now, which will not move."""
+        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())
+
+    def _scored(
+        self, groups: Sequence[Group], known: Callable[[Sample, Tensor, Tensor], Sample]
+    ) -> tuple[Group, ...]:
+        samples = [s for group in groups for s in group.samples]
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
+        found = list(samples)
         for chosen in self.layout.plan([samples[i] for i in live]):
             indices = [live[i] for i in chosen]
             tokens = self.layout.tokens([samples[i] for i in indices], device=self.model.device)
@@ -43,9 +64,8 @@ class Evidence:
                     head_at_positions=self.head_at_positions,
                 )
             for row, index in enumerate(indices):
-                found[index] = replace(
-                    samples[index],
-                    proximal=unshifted(scores.logprobs[row], samples[index]),
-                    entropies=unshifted(scores.entropies[row], samples[index]),
-                )
-        return found
+                found[index] = known(samples[index], scores.logprobs[row], scores.entropies[row])
+        scored = iter(found)
+        return tuple(
+            replace(group, samples=tuple(next(scored) for _ in group.samples)) for group in groups
+        )

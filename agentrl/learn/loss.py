@@ -1,7 +1,7 @@
 """Step 8 of the flow: the loss of a token, given its ratio and its advantage. The contract."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -34,7 +34,7 @@ class PolicyTokens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLoss:
-    """A loss per token, and where clipping took the gradient away."""
+    """A loss per token, and where a bound weakened the gradient or took it away."""
 
     losses: Float[Tensor, "*shape"]
     clipped: Bool[Tensor, "*shape"]
@@ -47,15 +47,25 @@ pass for trajectories without credit."""
 
 
 @dataclass(frozen=True, slots=True)
+class SettledLoss:
+    """A planned loss with its thresholds, and what there is to know about them, by metric."""
+
+    loss: LossFunction
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedLoss:
     """A loss with thresholds that depend on all tokens of an optimiser step.
 
     `plan` gets them in one block, with the log-probs of the weights before the step and without
-    gradient, and returns the loss for its micro-batches. So the result does not depend on how the
-    step is split.
+    gradient, and what the loss of each token will be multiplied by: correction, rejection and the
+    sample's own weight. It returns the loss for the step's micro-batches, so that the result does
+    not depend on how the step is split. A micro-batch rounds differently: no token may lie on a
+    threshold.
     """
 
-    plan: Callable[[PolicyTokens], LossFunction]
+    plan: Callable[[PolicyTokens, Float[Tensor, "rows width"]], SettledLoss]
 
 
 AnyLossFunction = LossFunction | PlannedLoss

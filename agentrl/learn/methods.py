@@ -10,6 +10,7 @@ from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
 from agentrl.learn.loss import AnyLossFunction
 from agentrl.learn.method import Need, bound, needed
 from agentrl.learn.proximal import ProximalFunction
+from agentrl.learn.regularisers import Regularisers
 from agentrl.learn.selection import SelectionFunction
 
 
@@ -46,7 +47,9 @@ class Methods:
             correction=correction_of(section.correction),
             rejections=tuple(bound(rejections.METHODS, each) for each in section.rejection),
             selections=tuple(bound(selections.METHODS, each) for each in section.selection),
-            needs=frozenset[Need]().union(*(needed(rows, each) for rows, each in one + several)),
+            needs=Regularisers.of(section).needs.union(
+                *(needed(rows, each) for rows, each in one + several)
+            ),
         )
 
 

@@ -30,7 +30,9 @@ class Trainer:
 
     The model is put into evaluation mode, and stays there: with dropout the current policy would
     not be the one that sampled. `temperature` is the one the engine samples at; log-probs and
-    entropies are those of logits / temperature.
+    entropies are those of logits / temperature. Where a method needs a reference policy, it is the
+    model as it is given: the run's first policy, also in a run that is resumed, because checkpoints
+    are loaded later.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Trainer:
         self._layout = Padded(config.micro_batch_tokens)
         head_at_positions = head_is_plain(model)
         self._evidence = Evidence(model, self._layout, temperature, head_at_positions)
+        needs_reference = "reference logprobs" in self._methods.needs
+        self._reference = self._evidence.frozen() if needs_reference else None
         self._gradient = PolicyGradient(
             model,
             config,
@@ -84,6 +88,8 @@ class Trainer:
         groups = groups_of(trees, trainable, weights)
         if self._needs_evidence:
             groups = self._evidence.of(groups)
+        if self._reference is not None:
+            groups = self._reference.as_reference(groups)
         rows = self._rows(groups)
         self._check(rows, trees)
         metrics = batch_metrics(groups, rows, trees=trees, version=self.version)
@@ -150,6 +156,8 @@ class Trainer:
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
         step = self._gradient.settle(rows, version=self.version)
+        for name, value in step.figures.items():
+            tally.mean(name, value)
         total = torch.zeros((), device=self.model.device)
         self.optimizer.zero_grad()
         for chosen in (live, idle):

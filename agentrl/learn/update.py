@@ -1,7 +1,7 @@
 """The loss of an optimiser step: correction x weight x clipped loss, aggregated; what was seen."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.learn.aggregate import Aggregation, Counts, aggregate
+from agentrl.config.learning.aggregation import Aggregation
+from agentrl.config.learning.loss import aggregation_of
+from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.batch import MicroBatch, Row, micro_batch
 from agentrl.learn.correction import (
     CorrectionFunction,
@@ -25,6 +27,7 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
 from agentrl.learn.methods import Methods
 from agentrl.learn.proximal import AnchorTokens
+from agentrl.learn.regularisers import Regularisers
 from agentrl.learn.tally import Tally
 from agentrl.learn.tokens import Layout
 
@@ -35,6 +38,8 @@ class StepMethods:
 
     loss: LossFunction
     correction: CorrectionFunction
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The thresholds, by metric."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +69,9 @@ class PolicyGradient:
         self._head_at_positions = head_at_positions
         self._layout = layout
         self._methods = methods
-        self._how: Aggregation = config.aggregation
+        self._regularisers = Regularisers.of(config)
+        self._how: Aggregation = config.aggregation or aggregation_of(config.loss)
+        self._horizon_tokens = config.horizon_tokens
 
     def settle(self, rows: Sequence[Row], *, version: int) -> StepMethods:
         """Return the loss and the correction of an optimiser step over `rows`.
@@ -74,12 +81,19 @@ class PolicyGradient:
         loss, correction = self._methods.loss, self._methods.correction
         if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
             return StepMethods(loss, correction)
-        seen = self._seen(rows, version=version)
+        whole = micro_batch(rows, layout=Padded(limit_tokens=0), device=self._model.device)
+        seen = self._seen(rows, whole, version=version)
         if isinstance(correction, PlannedCorrection):
             correction = correction.plan(seen.mismatch)
-        if isinstance(loss, PlannedLoss):
-            loss = loss.plan(seen.tokens)
-        return StepMethods(loss, correction)
+        if not isinstance(loss, PlannedLoss):
+            return StepMethods(loss, correction)
+        weights = correction(seen.mismatch).applied
+        for rejection in self._methods.rejections:
+            weights = torch.where(rejection(seen.mismatch), weights, 0.0)
+        if whole.weights is not None:
+            weights = weights * whole.weights
+        settled = loss.plan(seen.tokens, weights)
+        return StepMethods(settled.loss, correction, settled.figures)
 
     def loss(
         self,
@@ -102,6 +116,7 @@ class PolicyGradient:
             batch.tokens,
             temperature=self._temperature,
             head_at_positions=self._head_at_positions,
+            entropy_gradient=self._regularisers.entropy_bonus > 0,
         )
         seen = self._compared(batch, scores.logprobs, version=version)
         weights = step.correction(seen.mismatch)
@@ -112,7 +127,17 @@ class PolicyGradient:
             tally.mean("rejection/fraction", (~kept[batch.mask]).float())
         if batch.weights is not None:
             losses = losses * batch.weights
-        loss = aggregate(losses, batch.mask, how=self._how, counts=counts)
+        # Added last: neither weights nor rejections are about what regularises.
+        losses = self._regularisers.added(
+            losses, seen.tokens, batch.reference, scores.entropies, tally
+        )
+        loss = aggregate(
+            losses,
+            batch.mask,
+            how=self._how,
+            counts=counts,
+            horizon_tokens=self._horizon_tokens,
+        )
         tally.mean("ratio/clip_fraction", tokens.clipped[batch.mask].float())
         tally.mean("entropy", scores.entropies[batch.mask])
         if measure_gap or batch.proximal is not None:
@@ -157,7 +182,7 @@ class PolicyGradient:
             start=start,
         )
 
-    def _seen(self, rows: Sequence[Row], *, version: int) -> _Policies:
+    def _seen(self, rows: Sequence[Row], whole: MicroBatch, *, version: int) -> _Policies:
         """Return the policies of all rows in one block, with the weights as they are."""
         samples = [row.sample for row in rows]
         device = self._model.device
@@ -175,5 +200,4 @@ class PolicyGradient:
         block = pad_sequence(
             [scored[i][: row.forward_tokens] for i, row in enumerate(rows)], batch_first=True
         )
-        whole = micro_batch(rows, layout=Padded(limit_tokens=0), device=device)
         return self._compared(whole, block, version=version)

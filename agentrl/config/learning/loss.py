@@ -1,14 +1,21 @@
 """The loss slot: what a token costs, given its ratio and its advantage."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.section import Section
 
 
-class PpoClipLoss(Section):
+class LossSection(Section):
+    """A loss, and the aggregation its source defines it with."""
+
+    AGGREGATION: ClassVar[Aggregation] = "token-mean"
+
+
+class PpoClipLoss(LossSection):
     """PPO's clipped objective with clip-higher and dual clip."""
 
     name: Literal["ppo_clip"] = "ppo_clip"
@@ -21,3 +28,8 @@ class PpoClipLoss(Section):
 
 
 AnyLoss = Annotated[PpoClipLoss | CustomMethod, Field(discriminator="name")]
+
+
+def aggregation_of(section: AnyLoss) -> Aggregation:
+    """Return the aggregation a loss comes with, which is token-mean unless its source fixes one."""
+    return "token-mean" if isinstance(section, CustomMethod) else section.AGGREGATION

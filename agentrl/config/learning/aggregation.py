@@ -1,0 +1,12 @@
+"""How the losses of tokens become one number."""
+
+from typing import Literal
+
+Aggregation = Literal[
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "seq-mean-token-mean",
+]
+"""Every way there is; counts are those of a whole optimiser step."""
