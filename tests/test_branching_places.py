@@ -1,12 +1,14 @@
 """How many worlds a tree holds behind the gate.
 
-Mutants seen caught: branches to come that take no room from new trees.
+Mutants seen caught: branches to come that take no room from new trees; a branch that waits although
+there is a place.
 """
 
 from random import Random
 
 import pytest
 
+from agentrl.rollout.branching.aepo import Static
 from agentrl.rollout.branching.budget import Budget
 from agentrl.rollout.branching.topology import AnyTopology
 from agentrl.rollout.branching.tree import FanOut
@@ -35,3 +37,18 @@ def test_few_roots_open_no_more_trees_than_there_is_room_for_their_branches(
         return max(most)
 
     assert 24 < run(main()) < 32 + 8
+
+
+def test_a_branch_plays_beside_its_parent_when_there_is_a_place() -> None:
+    async def main() -> int:
+        playing: list[int] = []
+
+        def look(env: Counting) -> None:
+            playing.append(sum(at.phase != "gate" for at in gate.activities()))
+
+        rig = Rig(always(2, split=Static(roots=1)), sync(2, groups_per_step=1), on_step=look)
+        async with rig.gate() as gate:
+            await gate.batch()
+        return max(playing)
+
+    assert run(main()) == 2
