@@ -2,6 +2,7 @@
 
 from agentrl.learn.correction import RejectionFunction
 from agentrl.learn.method import Method
+from agentrl.learn.rejections import divergence, opsm, veto
 
-METHODS: tuple[Method[RejectionFunction], ...] = ()
+METHODS: tuple[Method[RejectionFunction], ...] = (divergence.METHOD, veto.METHOD, opsm.METHOD)
 """Every method of the slot."""

@@ -1,0 +1,38 @@
+"""Off-policy sequence masking: no negative credit where the policy has moved on."""
+
+from functools import partial
+from typing import Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from agentrl.config.learning.rejection import OpsmRejection
+from agentrl.learn.correction import Mismatch, RejectionFunction
+from agentrl.learn.method import Method, Need
+
+
+def opsm(
+    tokens: Mismatch, *, delta: float = 1e-4, anchor: Literal["proximal", "behaviour"] = "proximal"
+) -> Bool[Tensor, "rows width"]:
+    """Return all but the tokens of negative advantage in rows with mean log(anchor / current)
+    above `delta`.
+
+    Source: slime (OPSM), from DeepSeek-V3.2's sequence masking, which compares with the policy
+    that sampled: `anchor` behaviour.
+    """
+    moved = -tokens.drift if anchor == "proximal" else -(tokens.drift + tokens.gaps)
+    total = torch.where(tokens.mask, moved, 0.0).sum(dim=-1, keepdim=True)
+    mean = total / tokens.mask.sum(dim=-1, keepdim=True).clamp(min=1)
+    return ~((tokens.advantages < 0) & (mean > delta))
+
+
+def _bind(section: OpsmRejection) -> RejectionFunction:
+    return partial(opsm, delta=section.delta, anchor=section.anchor)
+
+
+def _needs(section: OpsmRejection) -> frozenset[Need]:
+    return frozenset({"behaviour logprobs"} if section.anchor == "behaviour" else ())
+
+
+METHOD = Method(OpsmRejection, _bind, "slime; DeepSeek-AI 2025 (DeepSeek-V3.2)", _needs)

@@ -1,0 +1,27 @@
+"""A trajectory is dropped for one token that the trainer's policy all but rules out."""
+
+import math
+from functools import partial
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from agentrl.config.learning.rejection import VetoRejection
+from agentrl.learn.correction import Mismatch, RejectionFunction
+from agentrl.learn.method import Method, always
+
+
+def veto(tokens: Mismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows width"]:
+    """Return rows in which no sampled token has proximal / behaviour below `floor`.
+
+    Source: slime's mismatch helper.
+    """
+    below = tokens.mask & (tokens.gaps < math.log(floor))
+    return (~below.any(dim=-1, keepdim=True)).expand_as(tokens.mask)
+
+
+def _bind(section: VetoRejection) -> RejectionFunction:
+    return partial(veto, floor=section.floor)
+
+
+METHOD = Method(VetoRejection, _bind, "slime, mismatch helper", always("behaviour logprobs"))
