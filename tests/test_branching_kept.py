@@ -30,7 +30,7 @@ from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
 from agentrl.trajectory import Tree
-from tests.test_branching_gated import TOPOLOGIES, Slow, check_tree, run
+from tests.test_branching_gated import TOPOLOGIES, Slow, check_tree, run, sync
 from tests.test_branching_grow import Counting, LetterChat, spoken, surprise
 
 
@@ -130,7 +130,7 @@ class Process:
 
 
 @settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(
     mode=st.sampled_from(("sync", "partial", "async")),
@@ -203,3 +203,60 @@ def check_shape(shaped: Shaped, topology: AnyTopology, target: int) -> None:
         node = decision.boundary.node
         assert node is not None
         assert len(shaped.tree.tokens(node)) == decision.boundary.context_tokens
+
+
+@pytest.mark.parametrize("name", sorted(TOPOLOGIES))
+@pytest.mark.parametrize("seconds", [3.5, 9.5, 14.5, 19.5, 24.5])
+def test_a_tree_is_restored_in_the_very_state_it_was_in(
+    tmp_path: Path, name: str, seconds: float
+) -> None:
+    """Budget, lines with their streaks and signals, roots, what is observed, places drawn."""
+    topology = TOPOLOGIES[name](6)
+    target = topology.growth(topology.start("", seed=0)[0]).ledger.budget.leaves
+    policy = sync(target, groups_per_step=2)
+
+    async def live() -> dict[int, Any]:
+        process = Process(tmp_path, topology, policy)
+        with process.record:
+            async with process.gate() as gate:
+                work = asyncio.create_task(step_on(process, gate))
+                await asyncio.wait([work], timeout=seconds)
+                work.cancel()
+                await asyncio.wait([work])
+                return states(process)
+
+    async def again() -> dict[int, Any]:
+        process = Process(tmp_path, topology, policy)
+        is_open = [group.number for group in process.record.groups if not group.complete]
+        with process.record:
+            async with process.gate():
+                return {n: state for n, state in states(process).items() if n in is_open}
+
+    before = run(live())
+    assert before
+    assert run(again()) == before
+
+
+async def step_on(process: Process, gate: Gate) -> None:
+    while True:
+        await process.step(gate)
+
+
+def states(process: Process) -> dict[int, Any]:
+    groups = process.trees._groups  # pyright: ignore[reportPrivateUsage]
+    return {n: group.growing.state for n, group in groups.items() if group.growing is not None}
+
+
+def test_a_group_that_another_topology_grew_begins_again(tmp_path: Path) -> None:
+    fan_out = TOPOLOGIES["fan_out"](6)
+    run(Process(tmp_path, fan_out, sync(6, groups_per_step=1)).live_for(9.5))
+    other = Process(tmp_path, TOPOLOGIES["tree_grpo"](2), sync(6, groups_per_step=1))
+
+    async def last() -> Tree:
+        with other.record:
+            async with other.gate() as gate:
+                (tree,) = await other.step(gate)
+                return tree
+
+    check_tree(run(last()), 6)
+    assert other.record.reruns > 0

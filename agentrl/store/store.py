@@ -219,20 +219,14 @@ class Store:
         *,
         strategy: ForkStrategy,
         why: Mapping[str, Any] | None = None,
-    ) -> int:
-        """Record that an open trajectory of which only its beginning is recorded begins at `node`.
-
-        Another one has been there, whichever; return the number of the record.
-        """
+    ) -> None:
+        """Record that an open trajectory which stands nowhere yet begins where others have been."""
         group, book = self._open_line(trajectory)
         parent = book.passed(tree, node)
         fork, growth = book.leaving(parent, tree, node, strategy=strategy, why=why or {})
-        sequence = self._write(
-            Branched(trajectory=trajectory, group=group, fork=fork, nodes=growth.nodes)
-        )
+        self._write(Branched(trajectory=trajectory, group=group, fork=fork, nodes=growth.nodes))
         book.names |= growth.names
         book.lines[trajectory].stops = book.lines[parent].stops[: fork.shared]
-        return sequence
 
     def note(
         self,
@@ -244,8 +238,7 @@ class Store:
     ) -> None:
         """Record what somebody has to know to go on with an open group.
 
-        With `with_end` it counts only if the end of `trajectory` is the next that is recorded of
-        it. Raises `ValueError` for a note that cannot be read back exactly.
+        With `with_end` it counts only if the next record of `trajectory` is its end.
         """
         self._book(group)
         self._write(Noted(group=group, trajectory=trajectory, note=note, with_end=with_end))
