@@ -43,6 +43,14 @@ class Evidence:
 
         return self._scored(groups, known)
 
+    def as_proximal(self, samples: Sequence[Sample]) -> tuple[Sample, ...]:
+        """Return the samples with this model's log-probs as the proximal ones, and no more."""
+
+        def known(sample: Sample, logprobs: Tensor, _: Tensor) -> Sample:
+            return replace(sample, proximal=unshifted(logprobs, sample))
+
+        return self._scored((Group("", tuple(samples)),), known)[0].samples
+
     def frozen(self) -> "Evidence":
         """Return the same with a copy of the weights as they are now, which will not move."""
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())

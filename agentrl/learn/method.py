@@ -22,6 +22,8 @@ from agentrl.errors import ConfigError
 Need = Literal[
     "behaviour logprobs",
     "proximal logprobs",
+    "averaged logprobs",
+    "past logprobs",
     "reference logprobs",
     "entropies",
     "values",
@@ -30,9 +32,10 @@ Need = Literal[
 """What has to be there besides tokens, masks and rewards.
 
 `proximal logprobs` are those of the weights at batch start, `entropies` of the same policy, over
-the whole vocabulary; both cost a forward pass. `values` take a critic, `reference logprobs` a
-reference policy. `idle rows` are those whose advantages are all zero, which otherwise get no
-backward pass."""
+the whole vocabulary; both cost a forward pass. `averaged logprobs` are of a moving average of the
+weights, `past logprobs` of the weights that sampled; they stand for the proximal ones. `values`
+take a critic, `reference logprobs` a reference policy. `idle rows` are those whose advantages are
+all zero, which otherwise get no backward pass."""
 
 F = TypeVar("F")
 F_co = TypeVar("F_co", covariant=True)

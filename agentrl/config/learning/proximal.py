@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.section import Section
@@ -22,6 +22,64 @@ class BehaviourProximal(Section):
     name: Literal["behaviour"] = "behaviour"
 
 
+class LogLinearProximal(Section):
+    """Between behaviour and current in log-probs, by the age of each token; no forward pass."""
+
+    name: Literal["log_linear"] = "log_linear"
+    lag: PositiveInt = 1
+    """How many versions before the trainer's the anchor lies."""
+
+
+class LinearProximal(Section):
+    """Between behaviour and current in probabilities, by the age of each token; no forward pass."""
+
+    name: Literal["linear"] = "linear"
+    lag: PositiveInt = 1
+    """How many versions before the trainer's the anchor lies."""
+
+
+class EwmaProximal(Section):
+    """PPO-EWMA: a moving average of the weights over past optimiser steps, and one more forward
+    pass in each of them. With `correction: {name: floored}` it is the published loss."""
+
+    name: Literal["ewma"] = "ewma"
+    beta: float = Field(default=0.889, ge=0, lt=1)
+    """What an optimiser step later is left of a share in the average."""
+    on_cpu: bool = False
+    """Keep the average, a copy of the weights in float32, in the host's memory."""
+
+
+class RevisedEwmaProximal(Section):
+    """A moving average of the weights over versions, from the middle of those that sampled; one
+    more forward pass per batch."""
+
+    name: Literal["revised_ewma"] = "revised_ewma"
+    window_versions: PositiveInt = 4
+    """The oldest age to expect, such as `rollout.max_staleness`; beta is window / (window + 2)."""
+    reset_below: float = Field(default=0.9, ge=0, le=1)
+    """Begin the average anew where a smaller share of tokens is neither clipped nor masked."""
+    on_cpu: bool = False
+    """Keep the average, a copy of the weights in float32, in the host's memory."""
+
+
+class SnapshotProximal(Section):
+    """The trainer's own log-probs under the weights that sampled each token, which are kept: one
+    more forward pass per version in a batch."""
+
+    name: Literal["snapshot"] = "snapshot"
+    versions: PositiveInt = 8
+    """Most past versions that are kept, a copy of the weights each, in the host's memory; older
+    tokens get the oldest one. What no token in flight needs goes earlier."""
+
+
 AnyProximal = Annotated[
-    RecomputedProximal | BehaviourProximal | CustomMethod, Field(discriminator="name")
+    RecomputedProximal
+    | BehaviourProximal
+    | LogLinearProximal
+    | LinearProximal
+    | EwmaProximal
+    | RevisedEwmaProximal
+    | SnapshotProximal
+    | CustomMethod,
+    Field(discriminator="name"),
 ]

@@ -2,7 +2,15 @@
 
 from agentrl.learn.method import Method
 from agentrl.learn.proximal import ProximalFunction
-from agentrl.learn.proximals import recorded
+from agentrl.learn.proximals import interpolated, kept, recorded
 
-METHODS: tuple[Method[ProximalFunction], ...] = (recorded.RECOMPUTED, recorded.BEHAVIOUR)
+METHODS: tuple[Method[ProximalFunction], ...] = (
+    recorded.RECOMPUTED,
+    recorded.BEHAVIOUR,
+    interpolated.LOG_LINEAR,
+    interpolated.LINEAR,
+    kept.EWMA,
+    kept.REVISED_EWMA,
+    kept.SNAPSHOT,
+)
 """Every method of the slot."""

@@ -1,0 +1,148 @@
+"""A moving average of a model's weights as the proximal policy (PPO-EWMA, and its revision)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from agentrl.learn.batch import Row
+from agentrl.learn.evidence import Evidence
+from agentrl.learn.swap import swapped, trained
+
+
+@dataclass(slots=True, eq=False)
+class Average:
+    """Sum of beta^age x weights over the sum of beta^age: bias-corrected, so that the first weights
+    count no more than they should.
+
+    Source: Hilton et al. 2021 (PPO-EWMA, arXiv 2110.00641). In float32, whatever the model is in:
+    in bfloat16 most shares of the newest weights would be lost.
+    """
+
+    weights: dict[str, Tensor]
+    total: float = 1.0
+    """The sum of beta^age."""
+
+    @classmethod
+    def of(cls, model: Module, *, on_cpu: bool = False) -> "Average":
+        """Return the average that begins with a model's weights."""
+        return cls(
+            {
+                name: torch.empty_like(
+                    p, dtype=torch.float32, device="cpu" if on_cpu else p.device
+                ).copy_(p.detach())
+                for name, p in trained(model).items()
+            }
+        )
+
+    def update(self, model: Module, *, beta: float) -> None:
+        """Let the model's weights count once, and all before them `beta` times as much.
+
+        A `beta` of 0 begins anew.
+        """
+        before, self.total = self.total, beta * self.total + 1
+        with torch.no_grad():
+            for name, parameter in trained(model).items():
+                mean = self.weights[name]
+                new = parameter.detach().to(device=mean.device, dtype=mean.dtype)
+                mean.mul_(beta * before / self.total).add_(new, alpha=1 / self.total)
+
+
+class _Averaged:
+    """What both methods share: the average, its scores, its place in a checkpoint."""
+
+    def __init__(self, evidence: Evidence, *, on_cpu: bool) -> None:
+        self._evidence = evidence
+        self._on_cpu = on_cpu
+        self.average = Average.of(evidence.model, on_cpu=on_cpu)
+
+    def scored(self, rows: Sequence[Row]) -> list[Row]:
+        with swapped(self._evidence.model, self.average.weights):
+            samples = self._evidence.as_proximal([row.sample for row in rows])
+        return [replace(row, sample=s) for row, s in zip(rows, samples, strict=True)]
+
+    def forget(self, *, before: int) -> None:
+        """Do nothing: an average is of no one version."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the average's weights and their total."""
+        total = torch.tensor(self.average.total, dtype=torch.float64)
+        named = {f"weights.{name}": value for name, value in self.average.weights.items()}
+        return named | {"total": total}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over an average; begin one with the model's weights where there is none."""
+        if not state:
+            self.average = Average.of(self._evidence.model, on_cpu=self._on_cpu)
+            return
+        self.average.total = state["total"].item()
+        for name, value in self.average.weights.items():
+            value.copy_(state[f"weights.{name}"])
+
+
+class StepAverage(_Averaged):
+    """PPO-EWMA: over optimiser steps, each of which is scored with the average before it."""
+
+    def __init__(self, evidence: Evidence, *, beta: float, on_cpu: bool = False) -> None:
+        super().__init__(evidence, on_cpu=on_cpu)
+        self._beta = beta
+
+    def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
+        """Return the rows as they are: the average moves within a batch."""
+        return list(rows)
+
+    def of_update(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows with log-probs of the average."""
+        return self.scored(rows)
+
+    def updated(self) -> None:
+        """Let the new weights count."""
+        self.average.update(self._evidence.model, beta=self._beta)
+
+    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+        """Do nothing, and report nothing."""
+        return {}
+
+
+class VersionAverage(_Averaged):
+    """The revised PPO-EWMA: over versions, so that the average's mean age is the middle of the
+    window; begun anew where too many tokens are clipped or masked.
+
+    Source: "Missing Old Logits in Asynchronous Agentic RL" (arXiv 2605.12070).
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        *,
+        window_versions: int,
+        reset_below: float,
+        on_cpu: bool = False,
+    ) -> None:
+        super().__init__(evidence, on_cpu=on_cpu)
+        self._beta = beta_of(window_versions)
+        self._reset_below = reset_below
+
+    def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
+        """Return the rows with log-probs of the average."""
+        return self.scored(rows)
+
+    def of_update(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows as they are: the average stands still within a batch."""
+        return list(rows)
+
+    def updated(self) -> None:
+        """Do nothing: a batch counts once."""
+
+    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+        """Let the new weights count, or begin anew with them."""
+        begins_anew = active_fraction < self._reset_below
+        self.average.update(self._evidence.model, beta=0.0 if begins_anew else self._beta)
+        return {"proximal/reset": float(begins_anew)}
+
+
+def beta_of(window_versions: int) -> float:
+    """Return W / (W + 2), with which the mean age beta / (1 - beta) is half the window."""
+    return window_versions / (window_versions + 2)

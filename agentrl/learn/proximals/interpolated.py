@@ -1,0 +1,47 @@
+"""Anchors between behaviour and current, by age, which need no forward pass."""
+
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from agentrl.config.learning.proximal import LinearProximal, LogLinearProximal
+from agentrl.learn.method import Method, always
+from agentrl.learn.proximal import AnchorTokens, ProximalFunction
+
+
+def alpha(ages: Int[Tensor, "rows width"], *, lag: int = 1) -> Float[Tensor, "rows width"]:
+    """Return how far from behaviour to current the anchor lies.
+
+    It is (v_anchor - v_behaviour) / (v_current - v_behaviour) with the anchor `lag` versions before
+    the trainer's: 0 for tokens that are as young as the anchor or younger, and 1 for those of the
+    trainer's own version, where the quotient has no value.
+    """
+    between = (ages - lag).clamp(min=0) / ages.clamp(min=1)
+    return torch.where(ages > 0, between, 1.0)
+
+
+def log_linear(tokens: AnchorTokens, *, lag: int = 1) -> Float[Tensor, "rows width"]:
+    """Return log mu + alpha (log pi - log mu). Source: AReaL (arXiv 2505.24298), its code."""
+    share = alpha(tokens.ages, lag=lag)
+    return tokens.behaviour + share * (tokens.current - tokens.behaviour)
+
+
+def linear(tokens: AnchorTokens, *, lag: int = 1) -> Float[Tensor, "rows width"]:
+    """Return log((1 - alpha) mu + alpha pi). Source: AReaL (arXiv 2505.24298), its code."""
+    share = alpha(tokens.ages, lag=lag)
+    return torch.logaddexp((1 - share).log() + tokens.behaviour, share.log() + tokens.current)
+
+
+def _log_linear(section: LogLinearProximal) -> ProximalFunction:
+    return partial(log_linear, lag=section.lag)
+
+
+def _linear(section: LinearProximal) -> ProximalFunction:
+    return partial(linear, lag=section.lag)
+
+
+_SOURCE = "Fu et al. 2025 (AReaL), arXiv 2505.24298"
+LOG_LINEAR = Method(LogLinearProximal, _log_linear, _SOURCE, always("behaviour logprobs"))
+LINEAR = Method(LinearProximal, _linear, _SOURCE, always("behaviour logprobs"))

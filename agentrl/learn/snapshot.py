@@ -1,0 +1,110 @@
+"""Weights of past versions, so that every token is scored by those that sampled it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentrl.learn.batch import Row
+from agentrl.learn.evidence import Evidence
+from agentrl.learn.sample import Sample
+from agentrl.learn.swap import swapped, trained
+
+
+class Snapshots:
+    """The last versions of a model's weights, in the host's memory.
+
+    Source: snapshot tracking in "Missing Old Logits in Asynchronous Agentic RL" (arXiv 2605.12070).
+    """
+
+    def __init__(self, evidence: Evidence, *, versions: int) -> None:
+        self._evidence = evidence
+        self._limit = versions
+        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._replaced = self._tokens = 0
+
+    @property
+    def versions(self) -> list[int]:
+        """Return the versions that are kept, the oldest first; the last may be the model's own."""
+        return sorted(self._kept)
+
+    def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
+        """Return the rows with the log-prob of each token under the weights that sampled it.
+
+        A token whose version is not kept gets the oldest one after it. The model's weights are
+        kept as `version`, for tokens that come later.
+        """
+        samples = [row.sample for row in rows]
+        wanted = sorted({int(v) for s in samples for v in s.versions[s.mask]})
+        source = {v: self._closest(v, version) for v in wanted}
+        self._tokens = sum(sample.sampled_tokens for sample in samples)
+        self._replaced = sum(
+            int((s.versions[s.mask] == v).sum()) for v in wanted if source[v] != v for s in samples
+        )
+        found = [np.zeros(len(sample.token_ids)) for sample in samples]
+        for kept in sorted(set(source.values())):
+            ours = [v for v in wanted if source[v] == kept]
+            weights = {} if kept == version else self._kept[kept]
+            parts = [_of_versions(sample, ours) for sample in samples]
+            with swapped(self._evidence.model, weights):
+                scored = self._evidence.as_proximal(parts)
+            for place, part in zip(found, scored, strict=True):
+                if part.proximal is not None:
+                    place[part.mask] = part.proximal[part.mask]
+        self._keep(version)
+        return [
+            replace(row, sample=replace(row.sample, proximal=logprobs))
+            for row, logprobs in zip(rows, found, strict=True)
+        ]
+
+    def of_update(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows as they are."""
+        return list(rows)
+
+    def updated(self) -> None:
+        """Do nothing: what an optimiser step makes within a batch samples nothing."""
+
+    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+        """Return how many versions are kept, and which share of tokens came too late for theirs."""
+        return {
+            "proximal/versions": float(len(self._kept)),
+            "proximal/replaced_fraction": self._replaced / max(self._tokens, 1),
+        }
+
+    def forget(self, *, before: int) -> None:
+        """Drop the versions before this one."""
+        self._kept = {v: weights for v, weights in self._kept.items() if v >= before}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the weights as `<version>.<parameter>`."""
+        return {
+            f"{version}.{name}": value
+            for version, weights in self._kept.items()
+            for name, value in weights.items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over the versions of a checkpoint."""
+        self._kept = {}
+        for name, value in state.items():
+            version, _, parameter = name.partition(".")
+            self._kept.setdefault(int(version), {})[parameter] = value
+
+    def _closest(self, wanted: int, version: int) -> int:
+        """Return the version itself, or the first after it that there is."""
+        return min((v for v in self._kept if v >= wanted), default=version)
+
+    def _keep(self, version: int) -> None:
+        self._kept[version] = {
+            name: torch.empty_like(p, device="cpu").copy_(p.detach())
+            for name, p in trained(self._evidence.model).items()
+        }
+        for old in self.versions[: -self._limit]:
+            del self._kept[old]
+
+
+def _of_versions(sample: Sample, versions: Sequence[int]) -> Sample:
+    """Return the sample with the tokens of these versions alone to score."""
+    return replace(sample, mask=sample.mask & np.isin(sample.versions, versions), proximal=None)
