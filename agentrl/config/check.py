@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import Problem
+from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import RunConfig
 from agentrl.config.section import peeking
 
@@ -211,4 +212,5 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _shown_once,
     _batch_splits,
     _context_trains,
+    learning_conflicts,
 )

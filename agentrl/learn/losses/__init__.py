@@ -1,8 +1,17 @@
 """The policy losses, a file each; `learn/loss.py` is their contract."""
 
 from agentrl.learn.loss import AnyLossFunction
-from agentrl.learn.losses import ppo_clip
+from agentrl.learn.losses import aepo, bapo, cispo, gspo, m2po, ppo_clip, sapo
 from agentrl.learn.method import Method
 
-METHODS: tuple[Method[AnyLossFunction], ...] = (ppo_clip.METHOD,)
+METHODS: tuple[Method[AnyLossFunction], ...] = (
+    ppo_clip.METHOD,
+    aepo.METHOD,
+    gspo.METHOD,
+    cispo.CISPO,
+    sapo.METHOD,
+    m2po.METHOD,
+    bapo.METHOD,
+    cispo.REINFORCE,
+)
 """Every method of the slot."""

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
+from agentrl.learn.losses.clipping import pessimistic
 from agentrl.learn.method import Method
 
 
@@ -27,16 +27,8 @@ def ppo_clip(
     a wider upper bound: Yu et al. 2025 (arXiv 2503.14476).
     """
     current = ratio(log_ratio)
-    plain = -advantages * current
-    bounded = -advantages * current.clamp(1 - clip_low, 1 + clip_high)
-    losses = torch.maximum(plain, bounded)
-    clipped = bounded > plain
-    if dual_clip is not None:
-        ceiling = -advantages * dual_clip
-        over = (advantages < 0) & (ceiling < losses)
-        losses = torch.where(over, ceiling, losses)
-        clipped = clipped | over
-    return TokenLoss(losses, clipped)
+    bounded = current.clamp(1 - clip_low, 1 + clip_high)
+    return pessimistic(current, bounded, advantages, dual_clip=dual_clip)
 
 
 def _bind(section: PpoClipLoss) -> LossFunction:

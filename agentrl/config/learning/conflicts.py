@@ -1,0 +1,63 @@
+"""Rules between the learning half's keys."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from agentrl.config.learning.correction import NoCorrection
+from agentrl.config.learning.loss import BapoLoss, M2poLoss
+from agentrl.config.learning.proximal import BehaviourProximal
+
+if TYPE_CHECKING:
+    from agentrl.config.run import RunConfig
+
+
+def learning_conflicts(config: "RunConfig") -> Iterator[str]:
+    """Yield what the methods of a config cannot do together."""
+    yield from _horizon(config)
+    yield from _kl(config)
+    yield from _bounds(config)
+
+
+def _horizon(config: "RunConfig") -> Iterator[str]:
+    how, horizon = config.learn.aggregation, config.learn.horizon_tokens
+    if how == "seq-mean-token-sum-norm" and horizon is None:
+        yield (
+            "learn.aggregation is seq-mean-token-sum-norm, which divides by a constant, and "
+            "learn.horizon_tokens is null; set it, to the longest answer for example"
+        )
+    if how != "seq-mean-token-sum-norm" and horizon is not None:
+        yield (
+            f"learn.horizon_tokens is {horizon} and learn.aggregation is {how or 'null'}, where it "
+            "decides nothing; leave it out, or choose seq-mean-token-sum-norm"
+        )
+
+
+def _kl(config: "RunConfig") -> Iterator[str]:
+    kl = config.learn.kl
+    if kl and kl.estimator == "k1" and not (kl.straight_through or kl.off_policy):
+        yield (
+            "learn.kl.estimator is k1, whose gradient is 0 on average; set "
+            "learn.kl.straight_through or learn.kl.off_policy to true, or choose k2 or k3"
+        )
+
+
+def _bounds(config: "RunConfig") -> Iterator[str]:
+    loss, learn = config.learn.loss, config.learn
+    if (
+        isinstance(loss, M2poLoss)
+        and not isinstance(learn.correction, NoCorrection)
+        and not isinstance(learn.proximal, BehaviourProximal)
+    ):
+        yield (
+            f"learn.loss.name is m2po, whose ratio is that of current over behaviour, and "
+            f"learn.correction.name is {learn.correction.name}, which would weigh by a part of it "
+            "again; set learn.correction.name: none"
+        )
+    if isinstance(loss, BapoLoss) and not (
+        0 <= loss.low[0] <= loss.low[1] <= 1 <= loss.high[0] <= loss.high[1]
+    ):
+        yield (
+            f"learn.loss.low is {list(loss.low)} and learn.loss.high is {list(loss.high)}: bounds "
+            "of the ratio begin tight and widen; write 0 <= low <= its most <= 1 <= high <= its "
+            "most"
+        )

@@ -1,0 +1,45 @@
+"""SAPO: a soft gate around a ratio of 1 in place of a clip."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from agentrl.config.learning.loss import SapoLoss
+from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
+from agentrl.learn.method import Method
+
+
+def sapo(
+    log_ratio: Float[Tensor, "*shape"],
+    advantages: Float[Tensor, "*shape"],
+    *,
+    temperature_positive: float = 1.0,
+    temperature_negative: float = 1.05,
+) -> TokenLoss:
+    """Return -A (4 / temperature) sigmoid(temperature (ratio - 1)), per token.
+
+    With g the sigmoid, the gradient on log-probs is -A 4 g (1 - g) ratio: -A at a ratio of 1, and
+    less and less away from it. There is no bound to hit: `clipped` is False.
+    Source: Gao et al. 2025 (SAPO), arXiv 2511.20347.
+    """
+    temperatures = torch.where(advantages > 0, temperature_positive, temperature_negative)
+    gate = (temperatures * (ratio(log_ratio) - 1)).sigmoid()
+    losses = -advantages * 4 / temperatures * gate
+    return TokenLoss(losses, torch.zeros_like(advantages, dtype=torch.bool))
+
+
+def _bind(section: SapoLoss) -> LossFunction:
+    positive, negative = section.temperature_positive, section.temperature_negative
+
+    def loss(tokens: PolicyTokens) -> TokenLoss:
+        return sapo(
+            tokens.log_ratio,
+            tokens.advantages,
+            temperature_positive=positive,
+            temperature_negative=negative,
+        )
+
+    return loss
+
+
+METHOD = Method(SapoLoss, _bind, "Gao et al. 2025, arXiv 2511.20347")
