@@ -1,6 +1,8 @@
 """Trees that are killed at any moment and go on from their record: real gate, episodes and store.
 
 Virtual time. To close a gate is, for the store, what a `kill -9` is.
+Mutants seen caught: a turn asked about again, or never; a kept trajectory reported as failed; its
+tokens counted from 0; a decision at a node of the dead tree; the decisions forgotten.
 """
 
 import asyncio
@@ -16,9 +18,12 @@ from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.policy import Sampling
+from agentrl.rollout.branching.aepo import Static
+from agentrl.rollout.branching.budget import Budget
 from agentrl.rollout.branching.gated import GatedTrees
 from agentrl.rollout.branching.shaped import Shaped
 from agentrl.rollout.branching.topology import AnyTopology
+from agentrl.rollout.branching.tree import FanOut, TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
@@ -31,7 +36,7 @@ from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
 from agentrl.trajectory import Tree
 from tests.test_branching_gated import TOPOLOGIES, Slow, check_tree, run, sync
-from tests.test_branching_grow import Counting, LetterChat, spoken, surprise
+from tests.test_branching_grow import Counting, LetterChat, aepo, spoken, surprise
 
 
 @dataclass
@@ -260,3 +265,40 @@ def test_a_group_that_another_topology_grew_begins_again(tmp_path: Path) -> None
 
     check_tree(run(last()), 6)
     assert other.record.reruns > 0
+
+
+FIXED: dict[str, AnyTopology] = {
+    "fan_out": FanOut(budget=Budget(leaves=8), turns=(1, 2), roots=2),
+    "tree_grpo": TreeGrpo(trees=4, rounds=2, width=1),
+    "aepo": aepo(30, split=Static(roots=2)),
+}
+"""With so much room that no two trajectories compete for a place: time does not shape the tree."""
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+@pytest.mark.parametrize("lives", [(4.5,), (11.5,), (17.5,), (6.5, 9.5, 12.5)])
+def test_a_killed_tree_is_the_one_that_was_never_killed(
+    tmp_path: Path, name: str, lives: tuple[float, ...]
+) -> None:
+    """The same trajectories; every turn decided once, by the same numbers, at the same prefix."""
+    topology = FIXED[name]
+    target = topology.growth(topology.start("", seed=0)[0]).ledger.budget.leaves
+    policy = sync(target, groups_per_step=1, concurrency=64)
+
+    async def last(process: Process) -> tuple[list[Any], list[Any]]:
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+        decided = [
+            (
+                (d.boundary.path, d.boundary.turn, d.boundary.tokens, d.reason, d.rise, d.streak),
+                (tree.tokens(d.boundary.node or 0), len(d.children)),
+            )
+            for d in process.over[0].decisions
+        ]
+        return sorted(t.token_ids for t in tree.trajectories()), sorted(decided, key=repr)
+
+    whole = run(last(Process(tmp_path / "whole", topology, policy)))
+    for seconds in lives:
+        run(Process(tmp_path / "killed", topology, policy).live_for(seconds))
+    assert run(last(Process(tmp_path / "killed", topology, policy))) == whole

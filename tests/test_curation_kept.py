@@ -1,6 +1,7 @@
 """Curation of groups that a record kept: rules, second phases and turns after a kill.
 
 Virtual time; the real gate, episodes, store and rules. Every process begins from no checkpoint.
+Mutant seen caught: a second phase that is not recorded.
 """
 
 import asyncio
