@@ -5,6 +5,7 @@ from pydantic import Field, PositiveInt
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
+from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.loss import AnyLoss, PpoClipLoss
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
@@ -18,6 +19,8 @@ class LearnSection(Section):
     """How a batch of groups becomes new weights."""
 
     advantage: AnyAdvantage = GrpoAdvantage()
+    critic: CriticSection | None = None
+    """What gives the advantage its values; gae needs it, and nothing else may have it."""
     loss: AnyLoss = PpoClipLoss()
     proximal: AnyProximal = RecomputedProximal()
     correction: AnyCorrection = TruncatedCorrection()

@@ -57,6 +57,7 @@ class MicroBatch:
     proximal: Float[Tensor, "rows width"] | None = None
     reference: Float[Tensor, "rows width"] | None = None
     values: Float[Tensor, "rows width"] | None = None
+    returns: Float[Tensor, "rows width"] | None = None
     weights: Float[Tensor, "rows width"] | None = None
     """What multiplies the loss of each token; None is 1 for all."""
 
@@ -89,6 +90,7 @@ def micro_batch(rows: Sequence[Row], *, layout: Layout, device: torch.device) ->
         proximal=optional([s.proximal for s in samples]),
         reference=optional([s.reference for s in samples]),
         values=optional([s.values for s in samples]),
+        returns=optional([s.returns for s in samples]),
         weights=optional([s.weights for s in samples]),
     )
 

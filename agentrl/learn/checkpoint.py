@@ -3,6 +3,7 @@
     step-000020/
       config.json model.safetensors tokenizer.json ...   the policy, as any tool can load it
       optimizer.safetensors                              moments and step counts by parameter name
+      critic.safetensors                                 the same of the critic, and its weights
       state.json                                         counters, random states, samplers
       ...                                                files of those who wrote them with it
       manifest.json                                      every file's size and SHA-256, the model
@@ -120,6 +121,8 @@ def save(
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
+        if trainer.critic is not None:
+            save_file(_contiguous(trainer.critic.state()), partial / "critic.safetensors")
         state = {
             "step": step,
             "version": trainer.version,
@@ -157,13 +160,30 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     _check_model(checkpoint, manifest["model"], _identity(trainer.model))
     state = _read_json(checkpoint / "state.json")
     moments = load_file(checkpoint / "optimizer.safetensors")
+    critic = _critic_state(checkpoint, trainer)
     with no_bars():
         loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
     trainer.model.load_state_dict(loaded.state_dict())
     trainer.optimizer.load_state(moments, updates=state["updates"])
+    if trainer.critic is not None:
+        trainer.critic.load_state(critic)
     trainer.version = state["version"]
     set_random_state(state["random"])
     return Checkpoint(step=state["step"], samplers=state["samplers"])
+
+
+def _critic_state(checkpoint: Path, trainer: Trainer) -> dict[str, Tensor]:
+    path = checkpoint / "critic.safetensors"
+    if trainer.critic is None:
+        return {}
+    if not path.exists():
+        raise ConfigError(
+            f"{checkpoint} was written without a critic, and the config has learn.critic; resume "
+            "with the config the run was started with, or start a new run"
+        )
+    state = load_file(path)
+    trainer.critic.check_state(state)
+    return state
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def score(
     `head_is_plain`. With `entropy_gradient` the entropies carry gradient too.
     """
     if head_at_positions:
-        logits = _head(model)(_hidden(model, tokens).flatten(0, 1)[tokens.predictions])
+        logits = _head(model)(hidden_states(model, tokens).flatten(0, 1)[tokens.predictions])
     else:
         logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
     logits = logits.float() / temperature
@@ -72,7 +72,7 @@ def head_is_plain(model: PreTrainedModel) -> bool:
         return False
     ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
     with torch.no_grad():
-        hidden = _decoder(model)(input_ids=ids, use_cache=False)
+        hidden = decoder(model)(input_ids=ids, use_cache=False)
         state = getattr(hidden, "last_hidden_state", None)
         if state is None:
             return False
@@ -80,8 +80,11 @@ def head_is_plain(model: PreTrainedModel) -> bool:
         return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
 
 
-def _hidden(model: PreTrainedModel, tokens: Tokens) -> Tensor:
-    return _decoder(model)(**_reading(tokens)).last_hidden_state
+def hidden_states(
+    model: PreTrainedModel, tokens: Tokens
+) -> Float[Tensor, "lines length width"]:
+    """Return the decoder's last hidden states."""
+    return decoder(model)(**_reading(tokens)).last_hidden_state
 
 
 def _logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
@@ -98,7 +101,8 @@ def _reading(tokens: Tokens) -> dict[str, Any]:
     return {"input_ids": tokens.inputs, "use_cache": False}
 
 
-def _decoder(model: PreTrainedModel) -> Any:
+def decoder(model: PreTrainedModel) -> Any:
+    """Return the part of a model that makes hidden states of tokens."""
     return model.get_decoder() or model.base_model
 
 

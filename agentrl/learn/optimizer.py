@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 from agentrl.config.learn import AdamWSection
 from agentrl.errors import LearnError
@@ -15,7 +14,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 class AdamW:
     """AdamW over every trainable parameter of a model, with linear warm-up and norm clipping."""
 
-    def __init__(self, model: PreTrainedModel, section: AdamWSection) -> None:
+    def __init__(self, model: nn.Module, section: AdamWSection) -> None:
         self._named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._warmup_steps = section.warmup_steps
         self._learning_rate = section.learning_rate

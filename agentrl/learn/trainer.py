@@ -9,12 +9,15 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError, LearnError
+from agentrl.learn import advantages
 from agentrl.learn.aggregate import Counts
 from agentrl.learn.batch import Row, micro_batch
+from agentrl.learn.critic import critic_of, explained_variance, watching
 from agentrl.learn.evidence import Evidence
 from agentrl.learn.forward import head_is_plain
 from agentrl.learn.gap import gap_metrics
 from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.report import batch_metrics
@@ -54,6 +57,10 @@ class Trainer:
         self.optimizer = AdamW(model, config.optimizer)
         self._seed = seed
         self._methods = Methods.of(config)
+        self._credit_needs = needed(advantages.METHODS, config.advantage)
+        self.critic = critic_of(model, config, seed=derive(seed, "critic"))
+        """None unless the advantage is made of its values."""
+        self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
         self._layout = Padded(config.micro_batch_tokens)
@@ -88,12 +95,16 @@ class Trainer:
         groups = groups_of(trees, trainable, weights)
         if self._needs_evidence:
             groups = self._evidence.of(groups)
+        if self.critic is not None:
+            groups = self.critic.valued(groups, self._layout, limit_tokens=self._limit_tokens)
         if self._reference is not None:
             groups = self._reference.as_reference(groups)
         rows = self._rows(groups)
         self._check(rows, trees)
         metrics = batch_metrics(groups, rows, trees=trees, version=self.version)
         tally = Tally()
+        if self.critic is not None:
+            tally.mean("critic/explained_variance", explained_variance(groups))
         for part, is_first in self._parts(rows):
             self._update(part, tally, measure_gap=is_first)
         self.version += 1
@@ -138,7 +149,8 @@ class Trainer:
         """
         several = self._minibatches * self._epochs > 1
         needs = self._methods.needs
-        return "entropies" in needs or (several and "proximal logprobs" in needs)
+        first = "entropies" in needs or "proximal logprobs" in self._credit_needs
+        return first or (several and "proximal logprobs" in needs)
 
     def _parts(self, rows: list[Row]) -> Iterator[tuple[list[Row], bool]]:
         """Yield the rows of each optimiser step, and whether it is the first of the batch."""
@@ -165,7 +177,7 @@ class Trainer:
                 batch = micro_batch(
                     [chosen[i] for i in indices], layout=self._layout, device=self.model.device
                 )
-                with torch.set_grad_enabled(chosen is live):
+                with torch.set_grad_enabled(chosen is live), watching(self.critic) as seen:
                     loss = self._gradient.loss(
                         batch,
                         step,
@@ -175,16 +187,22 @@ class Trainer:
                         measure_gap=measure_gap,
                     )
                 if chosen is live:
-                    loss.backward()
+                    taught = 0.0
+                    if self.critic is not None:
+                        taught = self.critic.loss(seen[0], batch, counts=counts, tally=tally)
+                    (loss + taught).backward()
                 total += loss.detach()
         tally.mean("loss", total)
         tally.mean("learning_rate", self.optimizer.learning_rate)
         norm = self.optimizer.update() if live else 0.0
+        if live and self.critic is not None:
+            self.critic.optimizer.update()
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 
     def _is_idle(self, row: Row) -> bool:
-        return row.is_idle and "idle rows" not in self._methods.needs
+        # A row without credit may still teach the critic.
+        return row.is_idle and self.critic is None and "idle rows" not in self._methods.needs
 
 
 def _failed(trees: Sequence[Tree]) -> int:

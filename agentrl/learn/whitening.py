@@ -13,8 +13,8 @@ EPSILON = 1e-8
 
 
 def whitened(
-    samples: Sequence[Sample], credit: Sequence[Float[ndarray, " ?tokens"]]
-) -> list[Float[ndarray, " ?tokens"]]:
+    samples: Sequence[Sample], credit: Sequence[ndarray]
+) -> list[Float[ndarray, " tokens"]]:
     """Return (credit - mean) / sqrt(variance + 1e-8) on the mask, and 0 off it.
 
     Mean and unbiased variance are those of all tokens of the mask, so a long trajectory counts

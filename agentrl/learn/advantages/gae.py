@@ -9,6 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import GaeAdvantage
+from agentrl.config.section import Section
 from agentrl.errors import LearnError
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.method import Method, always
@@ -17,6 +18,9 @@ from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
 from agentrl.learn.whitening import whitened
 
 Level = Literal["token", "turn"]
+
+ReturnsFunction = Callable[[Sequence[Group]], list[Float[ndarray, " tokens"]]]
+"""What a critic should have said, per token of the mask, of groups that have its values."""
 
 
 def gae(
@@ -64,7 +68,7 @@ def gae_returns(
     gamma: float = 1.0,
     lam: float = 1.0,
     paid: Paid = "turns",
-) -> list[Float[ndarray, " ?tokens"]]:
+) -> list[Float[ndarray, " tokens"]]:
     """Return A + V of each step, not whitened, at every token of the mask: the critic's targets."""
 
     def returns(
@@ -74,6 +78,19 @@ def gae_returns(
 
     samples = [sample for group in groups for sample in group.samples]
     return [_over_steps(sample, level, paid, returns) for sample in samples]
+
+
+def returns_of(section: Section) -> ReturnsFunction:
+    """Return what a critic learns for an advantage: GAE's own returns, else undiscounted ones."""
+    if not isinstance(section, GaeAdvantage):
+        return gae_returns
+    return partial(
+        gae_returns,
+        level=section.level,
+        gamma=section.gamma,
+        lam=section.lam,
+        paid=section.paid,
+    )
 
 
 def _over_steps(

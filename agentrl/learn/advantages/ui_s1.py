@@ -88,7 +88,7 @@ def ui_s1(
 
 def _by_index(
     futures: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
-) -> list[Float[ndarray, " ?turns"]]:
+) -> list[Float[ndarray, " turns"]]:
     """Return each return among those of its turn index."""
     found = [np.zeros(len(future)) for future in futures]
     rows: defaultdict[int, list[int]] = defaultdict(list)
@@ -104,7 +104,7 @@ def _by_index(
 
 def _by_row(
     rewards: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
-) -> list[Float[ndarray, " ?turns"]]:
+) -> list[Float[ndarray, " turns"]]:
     """Return each turn's reward among those of all turns."""
     found = [np.zeros(len(paid)) for paid in rewards]
     credit = iter(

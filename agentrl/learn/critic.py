@@ -1,0 +1,246 @@
+"""The critic: what a context is worth, read off the policy's last hidden states by a small head."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentrl.config.learn import LearnSection
+from agentrl.config.learning.critic import CriticSection
+from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.errors import ConfigError, LearnError
+from agentrl.learn import advantages
+from agentrl.learn.advantages.gae import ReturnsFunction, returns_of
+from agentrl.learn.aggregate import Counts, aggregate
+from agentrl.learn.batch import MicroBatch, unshifted
+from agentrl.learn.forward import decoder, hidden_states
+from agentrl.learn.method import needed
+from agentrl.learn.optimizer import AdamW
+from agentrl.learn.sample import Group, Sample
+from agentrl.learn.tally import Tally
+from agentrl.learn.tokens import Layout, Tokens
+
+
+def critic_of(model: PreTrainedModel, config: LearnSection, *, seed: int) -> "Critic | None":
+    """Return the critic of a config, if it has one.
+
+    Raises `ConfigError` if the advantage is made of values and there is none, or the reverse.
+    """
+    name = config.advantage.name
+    wanted = "values" in needed(advantages.METHODS, config.advantage)
+    if config.critic is None:
+        if wanted:
+            raise ConfigError(
+                f"learn.advantage {name} is made of a critic's values, and learn.critic is null; "
+                "set it, {} for its defaults, or choose an advantage without values"
+            )
+        return None
+    if not wanted:
+        raise ConfigError(
+            f"learn.critic is set, and learn.advantage {name} reads no values; take learn.critic "
+            "out, or choose gae"
+        )
+    return Critic(model, config.critic, returns=returns_of(config.advantage), seed=seed)
+
+
+class Critic:
+    """Owns the head's weights and their optimiser. At first every context is worth 0."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        section: CriticSection,
+        *,
+        returns: ReturnsFunction,
+        seed: int,
+    ) -> None:
+        size = model.config.get_text_config().hidden_size
+        self._head = _head(size, section.hidden_size, seed=seed).to(model.device)
+        self.model = model
+        self._returns = returns
+        self._clip = section.clip
+        self._coefficient = section.coefficient if section.shared else None
+        self.optimizer = AdamW(
+            self._head,
+            AdamWSection(learning_rate=section.learning_rate, max_grad_norm=section.max_grad_norm),
+        )
+
+    def values(
+        self, hidden: Float[Tensor, "lines length width"], tokens: Tokens
+    ) -> Float[Tensor, "rows width2"]:
+        """Return the value of the context before every token of the mask, 0 off it."""
+        if self._coefficient is None:
+            hidden = hidden.detach()
+        chosen = hidden.flatten(0, 1)[tokens.predictions].float()
+        values = self._head(chosen)[:, 0][tokens.entries]
+        block = torch.zeros(tokens.mask.shape, device=values.device)
+        return block.masked_scatter(tokens.mask, values)
+
+    def loss(
+        self,
+        hidden: Float[Tensor, "lines length width"],
+        batch: MicroBatch,
+        *,
+        counts: Counts,
+        tally: Tally,
+    ) -> Float[Tensor, ""]:
+        """Return this micro-batch's share of the value loss, a mean over tokens.
+
+        Not shared, its gradient reaches the head only, and then it has no coefficient.
+        """
+        if batch.values is None or batch.returns is None:
+            raise LearnError("a batch without values has nothing to teach a critic; see `valued`")
+        losses = value_loss(
+            self.values(hidden, batch.tokens), batch.values, batch.returns, clip=self._clip
+        )
+        tally.mean("critic/loss", losses[batch.mask])
+        loss = aggregate(losses, batch.mask, how="token-mean", counts=counts)
+        return loss if self._coefficient is None else self._coefficient * loss
+
+    def valued(
+        self, groups: Sequence[Group], layout: Layout, *, limit_tokens: int
+    ) -> tuple[Group, ...]:
+        """Return the groups, each sample with its values and with what they should have been.
+
+        Values stand on the mask, and at the end of what a limit of ours ended. One forward pass
+        without the language-model head. A context longer than `limit_tokens` is
+        worth what its first so many tokens are.
+        """
+        samples = [sample for group in groups for sample in group.samples]
+        found = list(samples)
+        live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
+        asked = [_Asked.of(samples[i], limit_tokens) for i in live]
+        for chosen in layout.plan(asked):
+            tokens = layout.tokens([asked[j] for j in chosen], device=self.model.device)
+            with torch.no_grad():
+                values = self.values(hidden_states(self.model, tokens), tokens)
+            for row, j in zip(values, chosen, strict=True):
+                sample = samples[live[j]]
+                final = float(row[asked[j].end]) if sample.truncated else 0.0
+                found[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
+        valued = _regrouped(groups, found)
+        pairs = zip((s for g in valued for s in g.samples), self._returns(valued), strict=True)
+        return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the head's weights and its optimiser's state, by name; no copies."""
+        head = {f"head.{name}": value for name, value in self._head.state_dict().items()}
+        updates = {"updates": torch.tensor(self.optimizer.updates)}
+        return head | self.optimizer.state() | updates
+
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Raise `ConfigError` for the state of a head of another shape."""
+        own, other = _shapes(self._head.state_dict()), _shapes(_head_of(state))
+        if own != other:
+            raise ConfigError(
+                f"the critic's head has {own}, and the saved one has {other}; resume with the "
+                "learn.critic.hidden_size the run was started with"
+            )
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        self._head.load_state_dict(_head_of(state))
+        self.optimizer.load_state(state, updates=int(state["updates"]))
+
+
+@contextmanager
+def watching(critic: Critic | None) -> Generator[list[Tensor]]:
+    """Collect the last hidden states of the policy's forward passes in the block, for a critic."""
+    if critic is None:
+        yield []
+        return
+    seen: list[Tensor] = []
+
+    def note(module: nn.Module, arguments: Any, output: Any) -> None:
+        seen.append(output.last_hidden_state)
+
+    handle = decoder(critic.model).register_forward_hook(note)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def value_loss(
+    values: Float[Tensor, "rows width"],
+    old: Float[Tensor, "rows width"],
+    returns: Float[Tensor, "rows width"],
+    *,
+    clip: float | None,
+) -> Float[Tensor, "rows width"]:
+    """Return max((V - R)^2, (V_cut - R)^2) / 2 per token, V_cut within +-clip of the old value.
+
+    Source: Schulman et al. 2017 (PPO's implementation); the half as in verl.
+    """
+    plain = (values - returns) ** 2
+    if clip is None:
+        return plain / 2
+    cut = old + (values - old).clamp(-clip, clip)
+    return torch.maximum(plain, (cut - returns) ** 2) / 2
+
+
+def explained_variance(groups: Sequence[Group]) -> float:
+    """Return 1 - var(returns - values) / var(returns) over all tokens that train.
+
+    1 is a perfect critic, 0 no better than a constant; 0 too where all returns are equal.
+    """
+    samples = [s for group in groups for s in group.samples if s.sampled_tokens]
+    pairs = [
+        (s.values[s.mask], s.returns[s.mask])
+        for s in samples
+        if s.values is not None and s.returns is not None
+    ]
+    if not pairs:
+        return 0.0
+    values, returns = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    spread = float(returns.var())
+    return 1.0 - float((returns - values).var()) / spread if spread else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A sample whose values are asked for; a truncated one has a token more, before which the
+    context has ended."""
+
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+    end: int
+    """The place in its row that values the whole context."""
+
+    @classmethod
+    def of(cls, sample: Sample, limit_tokens: int) -> "_Asked":
+        if not sample.truncated:
+            return cls(sample.token_ids, sample.mask, 0)
+        n = min(len(sample.token_ids), limit_tokens)
+        return cls(np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True), n - 1)
+
+
+def _head(size: int, hidden_size: int, *, seed: int) -> nn.Sequential:
+    """Return a head whose last layer is zero; the global random states stay as they are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        last = nn.Linear(hidden_size or size, 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        before = [nn.Linear(size, hidden_size), nn.GELU()] if hidden_size else []
+        return nn.Sequential(*before, last)
+
+
+def _head_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix("head."): v for k, v in state.items() if k.startswith("head.")}
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in sorted(state.items())}
+
+
+def _regrouped(groups: Sequence[Group], samples: Sequence[Sample]) -> tuple[Group, ...]:
+    rest = iter(samples)
+    return tuple(replace(g, samples=tuple(next(rest) for _ in g.samples)) for g in groups)
