@@ -5,6 +5,7 @@ from pydantic import Field, PositiveInt
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
+from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.loss import AnyLoss, PpoClipLoss
 from agentrl.config.learning.optimizer import AdamWSection
@@ -38,6 +39,8 @@ class LearnSection(Section):
     entropy_bonus: float = Field(default=0.0, ge=0)
     """What the policy's exact entropy, in nats per token, is multiplied by before it is taken off
     the loss."""
+    gap_alarm: GapAlarmSection = GapAlarmSection()
+    """What is done where engine and trainer disagree under the same weights."""
     minibatches: PositiveInt = 1
     """Optimiser steps per pass over the batch; each takes an equal share of its trajectories."""
     epochs: PositiveInt = 1

@@ -19,12 +19,16 @@ def batch_metrics(
     lengths = np.array([len(sample.token_ids) for sample in samples])
     turns = np.array([int(s.turns[s.mask].max(initial=-1)) + 1 for s in samples])
     ages = version - np.concatenate([row.sample.versions[row.sample.mask] for row in rows])
+    middle, old, oldest = np.percentile(ages, (50, 90, 99), method="inverted_cdf")
     ended = sum(len(tree.leaves) for tree in trees)
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
         "advantage/zero_fraction": _zero_fraction(groups, rows),
         "age/mean": float(ages.mean()),
+        "age/p50": float(middle),
+        "age/p90": float(old),
+        "age/p99": float(oldest),
         "age/max": float(ages.max()),
         "tokens/trained": float(sampled.sum()),
         "lengths/context_mean": float(lengths.mean()),

@@ -15,7 +15,7 @@ from agentrl.learn.batch import Row, micro_batch
 from agentrl.learn.critic import critic_of, explained_variance, watching
 from agentrl.learn.evidence import Evidence
 from agentrl.learn.forward import head_is_plain
-from agentrl.learn.gap import gap_metrics
+from agentrl.learn.gap import GapAlarm, gap_metrics
 from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
@@ -68,6 +68,7 @@ class Trainer:
         self._evidence = Evidence(model, self._layout, temperature, head_at_positions)
         needs_reference = "reference logprobs" in self._methods.needs
         self._reference = self._evidence.frozen() if needs_reference else None
+        self._gap_alarm = GapAlarm(config.gap_alarm)
         self._gradient = PolicyGradient(
             model,
             config,
@@ -192,6 +193,8 @@ class Trainer:
                         taught = self.critic.loss(seen[0], batch, counts=counts, tally=tally)
                     (loss + taught).backward()
                 total += loss.detach()
+        if measure_gap:
+            self._gap_alarm.look(tally)
         tally.mean("loss", total)
         tally.mean("learning_rate", self.optimizer.learning_rate)
         norm = self.optimizer.update() if live else 0.0

@@ -13,6 +13,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.loss import aggregation_of
 from agentrl.learn.aggregate import Counts, aggregate
+from agentrl.learn.anchor import ELSEWHERE
 from agentrl.learn.batch import MicroBatch, Row, micro_batch
 from agentrl.learn.correction import (
     CorrectionFunction,
@@ -22,7 +23,7 @@ from agentrl.learn.correction import (
     log_ratio,
 )
 from agentrl.learn.forward import score
-from agentrl.learn.gap import observe_gap
+from agentrl.learn.gap import observe_gap, observe_weights
 from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
 from agentrl.learn.methods import Methods
@@ -122,8 +123,10 @@ class PolicyGradient:
         weights = step.correction(seen.mismatch)
         tokens = step.loss(seen.tokens)
         losses = weights.applied * tokens.losses
+        active = ~tokens.clipped & (weights.applied > 0)
         for kept in (rejection(seen.mismatch) for rejection in self._methods.rejections):
             losses = torch.where(kept, losses, 0.0)
+            active = active & kept
             tally.mean("rejection/fraction", (~kept[batch.mask]).float())
         if batch.weights is not None:
             losses = losses * batch.weights
@@ -139,13 +142,17 @@ class PolicyGradient:
             horizon_tokens=self._horizon_tokens,
         )
         tally.mean("ratio/clip_fraction", tokens.clipped[batch.mask].float())
+        tally.mean("ratio/active_fraction", active[batch.mask].float())
         tally.mean("entropy", scores.entropies[batch.mask])
-        if measure_gap or batch.proximal is not None:
+        observe_weights(tally, weights, batch.mask)
+        is_elsewhere = bool(self._methods.needs & ELSEWHERE)
+        if measure_gap or (batch.proximal is not None and not is_elsewhere):
+            start = scores.logprobs if is_elsewhere else seen.start
             observe_gap(
                 tally,
-                gaps=log_ratio(seen.start, batch.behaviour, batch.mask),
+                gaps=log_ratio(start, batch.behaviour, batch.mask),
                 behaviour=batch.behaviour,
-                weights=weights,
+                ages=seen.mismatch.ages,
                 mask=batch.mask,
             )
         return loss
