@@ -4,6 +4,7 @@
       config.json model.safetensors tokenizer.json ...   the policy, as any tool can load it
       optimizer.safetensors                              moments and step counts by parameter name
       critic.safetensors                                 the same of the critic, and its weights
+      ewma.safetensors or snapshots.safetensors          weights the clip is anchored to
       state.json                                         counters, random states, samplers
       ...                                                files of those who wrote them with it
       manifest.json                                      every file's size and SHA-256, the model
@@ -123,6 +124,8 @@ def save(
         save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
         if trainer.critic is not None:
             save_file(_contiguous(trainer.critic.state()), partial / "critic.safetensors")
+        if anchor := trainer.anchor.state():
+            save_file(_contiguous(anchor), partial / f"{trainer.anchor.name}.safetensors")
         state = {
             "step": step,
             "version": trainer.version,
@@ -159,6 +162,8 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     _check_files(checkpoint, manifest)
     _check_model(checkpoint, manifest["model"], _identity(trainer.model))
     state = _read_json(checkpoint / "state.json")
+    kept = checkpoint / f"{trainer.anchor.name}.safetensors"
+    anchor = load_file(kept) if kept.is_file() else {}
     moments = load_file(checkpoint / "optimizer.safetensors")
     critic = _critic_state(checkpoint, trainer)
     with no_bars():
@@ -167,6 +172,7 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     trainer.optimizer.load_state(moments, updates=state["updates"])
     if trainer.critic is not None:
         trainer.critic.load_state(critic)
+    trainer.anchor.load_state(anchor)
     trainer.version = state["version"]
     set_random_state(state["random"])
     return Checkpoint(step=state["step"], samplers=state["samplers"])

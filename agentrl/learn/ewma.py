@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from agentrl.learn.anchor import Anchor
 from agentrl.learn.batch import Row
 from agentrl.learn.evidence import Evidence
 from agentrl.learn.swap import swapped, trained
@@ -50,8 +51,10 @@ class Average:
                 mean.mul_(beta * before / self.total).add_(new, alpha=1 / self.total)
 
 
-class _Averaged:
+class _Averaged(Anchor):
     """What both methods share: the average, its scores, its place in a checkpoint."""
+
+    name = "ewma"
 
     def __init__(self, evidence: Evidence, *, on_cpu: bool) -> None:
         self._evidence = evidence
@@ -62,9 +65,6 @@ class _Averaged:
         with swapped(self._evidence.model, self.average.weights):
             samples = self._evidence.as_proximal([row.sample for row in rows])
         return [replace(row, sample=s) for row, s in zip(rows, samples, strict=True)]
-
-    def forget(self, *, before: int) -> None:
-        """Do nothing: an average is of no one version."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the average's weights and their total."""
@@ -89,10 +89,6 @@ class StepAverage(_Averaged):
         super().__init__(evidence, on_cpu=on_cpu)
         self._beta = beta
 
-    def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
-        """Return the rows as they are: the average moves within a batch."""
-        return list(rows)
-
     def of_update(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with log-probs of the average."""
         return self.scored(rows)
@@ -100,10 +96,6 @@ class StepAverage(_Averaged):
     def updated(self) -> None:
         """Let the new weights count."""
         self.average.update(self._evidence.model, beta=self._beta)
-
-    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
-        """Do nothing, and report nothing."""
-        return {}
 
 
 class VersionAverage(_Averaged):
@@ -128,13 +120,6 @@ class VersionAverage(_Averaged):
     def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
         """Return the rows with log-probs of the average."""
         return self.scored(rows)
-
-    def of_update(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows as they are: the average stands still within a batch."""
-        return list(rows)
-
-    def updated(self) -> None:
-        """Do nothing: a batch counts once."""
 
     def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
         """Let the new weights count, or begin anew with them."""

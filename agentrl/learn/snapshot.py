@@ -7,17 +7,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.learn.anchor import Anchor
 from agentrl.learn.batch import Row
 from agentrl.learn.evidence import Evidence
 from agentrl.learn.sample import Sample
 from agentrl.learn.swap import swapped, trained
 
 
-class Snapshots:
+class Snapshots(Anchor):
     """The last versions of a model's weights, in the host's memory.
 
     Source: snapshot tracking in "Missing Old Logits in Asynchronous Agentic RL" (arXiv 2605.12070).
     """
+
+    name = "snapshots"
 
     def __init__(self, evidence: Evidence, *, versions: int) -> None:
         self._evidence = evidence
@@ -58,13 +61,6 @@ class Snapshots:
             replace(row, sample=replace(row.sample, proximal=logprobs))
             for row, logprobs in zip(rows, found, strict=True)
         ]
-
-    def of_update(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows as they are."""
-        return list(rows)
-
-    def updated(self) -> None:
-        """Do nothing: what an optimiser step makes within a batch samples nothing."""
 
     def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
         """Return how many versions are kept, and which share of tokens came too late for theirs."""

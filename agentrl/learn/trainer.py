@@ -20,6 +20,7 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
 from agentrl.learn.optimizer import AdamW
+from agentrl.learn.proximals.kept import anchor_of
 from agentrl.learn.report import batch_metrics
 from agentrl.learn.sample import Group, Trainable, TurnWeights, groups_of, sampled
 from agentrl.learn.tally import Tally
@@ -68,6 +69,8 @@ class Trainer:
         self._evidence = Evidence(model, self._layout, temperature, head_at_positions)
         needs_reference = "reference logprobs" in self._methods.needs
         self._reference = self._evidence.frozen() if needs_reference else None
+        self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
+        """Other weights than the trainer's, if the clip is anchored to any."""
         self._gap_alarm = GapAlarm(config.gap_alarm)
         self._gradient = PolicyGradient(
             model,
@@ -106,10 +109,17 @@ class Trainer:
         tally = Tally()
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
+        rows = self.anchor.of_batch(rows, version=self.version)
         for part, is_first in self._parts(rows):
             self._update(part, tally, measure_gap=is_first)
         self.version += 1
-        return metrics | gap_metrics(tally) | {"optimizer/updates": float(self.optimizer.updates)}
+        metrics |= gap_metrics(tally)
+        metrics |= self.anchor.stepped(active_fraction=metrics["ratio/active_fraction"])
+        return metrics | {"optimizer/updates": float(self.optimizer.updates)}
+
+    def forget(self, *, before: int) -> None:
+        """Drop what is kept for the sake of tokens of versions before this one: none will come."""
+        self.anchor.forget(before=before)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the current weights by their Hugging Face names, detached and not copied.
@@ -165,6 +175,7 @@ class Trainer:
                 yield [rows[i] for i in part], epoch == index == 0
 
     def _update(self, rows: Sequence[Row], tally: Tally, *, measure_gap: bool) -> None:
+        rows = self.anchor.of_update(rows)
         counts = Counts.of(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
@@ -200,6 +211,8 @@ class Trainer:
         norm = self.optimizer.update() if live else 0.0
         if live and self.critic is not None:
             self.critic.optimizer.update()
+        if live:
+            self.anchor.updated()
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 

@@ -1,10 +1,48 @@
 """Anchors that are other weights than the trainer's: an average of past ones, or those that
 sampled. `learn/ewma.py` and `learn/snapshot.py` keep them and score the samples."""
 
-from agentrl.config.learning.proximal import EwmaProximal, RevisedEwmaProximal, SnapshotProximal
-from agentrl.learn.method import Method, always
+from agentrl.config.learning.proximal import (
+    AnyProximal,
+    EwmaProximal,
+    RevisedEwmaProximal,
+    SnapshotProximal,
+)
+from agentrl.errors import ConfigError
+from agentrl.learn.anchor import ELSEWHERE, Anchor
+from agentrl.learn.evidence import Evidence
+from agentrl.learn.ewma import StepAverage, VersionAverage
+from agentrl.learn.method import Method, Need, always
 from agentrl.learn.proximal import ProximalFunction
 from agentrl.learn.proximals.recorded import recomputed
+from agentrl.learn.snapshot import Snapshots
+
+
+def anchor_of(
+    section: AnyProximal, evidence: Evidence, needs: frozenset[Need] = frozenset()
+) -> Anchor:
+    """Return what keeps the weights that a section names, if it names any.
+
+    Raises `ConfigError` for a function of the user's that `needs` what only those sections keep.
+    """
+    match section:
+        case EwmaProximal():
+            return StepAverage(evidence, beta=section.beta, on_cpu=section.on_cpu)
+        case RevisedEwmaProximal():
+            return VersionAverage(
+                evidence,
+                window_versions=section.window_versions,
+                reset_below=section.reset_below,
+                on_cpu=section.on_cpu,
+            )
+        case SnapshotProximal():
+            return Snapshots(evidence, versions=section.versions)
+        case _:
+            if found := sorted(needs & ELSEWHERE):
+                raise ConfigError(
+                    f"a method of learn needs {', '.join(found)}, and learn.proximal is "
+                    f"{section.name}, which keeps none; choose ewma, revised_ewma or snapshot"
+                )
+            return Anchor()
 
 
 def _as_scored(
