@@ -14,11 +14,12 @@ from agentrl.config.run import MakePolicySection
 from agentrl.learn.aggregate import Counts
 from agentrl.learn.batch import Row, micro_batches
 from agentrl.learn.correction import Mismatch
+from agentrl.learn.evidence import Evidence
 from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.loss import PolicyTokens
 from agentrl.learn.methods import Methods, advantage_of
 from agentrl.learn.newpolicy import make_model
-from agentrl.learn.sample import groups_of
+from agentrl.learn.sample import Group, groups_of
 from agentrl.learn.tally import Tally
 from agentrl.learn.tokens import Layout
 from agentrl.learn.update import PolicyGradient
@@ -87,6 +88,15 @@ def rows_of(trees: Sequence[Tree]) -> list[Row]:
     samples = [sample for group in groups for sample in group.samples]
     credit = advantage_of(GrpoAdvantage())(groups)
     return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+
+
+def scored_by(
+    model: PreTrainedModel, rows: Sequence[Row], *, limit_tokens: int = 8192
+) -> list[Row]:
+    """Return the rows with log-probs of the model as it is."""
+    evidence = Evidence(model, Padded(limit_tokens), temperature=1.0, head_at_positions=True)
+    (group,) = evidence.of([Group("t", tuple(row.sample for row in rows))])
+    return [Row(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
 
 
 def gradients(

@@ -28,11 +28,9 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import BehaviourProximal
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import Row
-from agentrl.learn.evidence import Evidence
 from agentrl.learn.forward import head_is_plain, score
 from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.optimizer import warmup
-from agentrl.learn.sample import Group
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
@@ -45,6 +43,7 @@ from tests.learning import (
     head_of,
     model_of,
     rows_of,
+    scored_by,
     trees_of,
 )
 
@@ -135,15 +134,6 @@ def test_members_of_a_group_may_come_in_any_order() -> None:
 
 
 AS_IT_WAS_SAMPLED = LearnSection(correction=NoCorrection(), proximal=BehaviourProximal())
-
-
-def scored_by(
-    model: PreTrainedModel, rows: Sequence[Row], *, limit_tokens: int = 8192
-) -> list[Row]:
-    """Return the rows with log-probs of the model as it is."""
-    evidence = Evidence(model, Padded(limit_tokens), temperature=1.0, head_at_positions=True)
-    (group,) = evidence.of([Group("t", tuple(row.sample for row in rows))])
-    return [Row(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
 
 
 def test_one_optimiser_step_needs_no_proximal_pass() -> None:
