@@ -66,12 +66,7 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
     batches: list[list[int]] = []
     widest = held = 0
     for index in sorted(range(len(widths)), key=lambda i: (-widths[i], i)):
-        if widths[index] > limit_tokens:
-            raise ConfigError(
-                f"a sequence needs {widths[index]} tokens in one forward pass, and "
-                f"micro_batch_tokens={limit_tokens} allows fewer; "
-                f"set it to at least {widths[index]}"
-            )
+        check_length(widths[index], limit_tokens=limit_tokens)
         padded = widest * (len(batches[-1]) + 1) if batches else 0
         padding = padded - held - widths[index]
         if not batches or padded > limit_tokens or padding > max(PADDING_TOKENS, held // 8):
@@ -80,3 +75,12 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
         batches[-1].append(index)
         held += widths[index]
     return batches
+
+
+def check_length(tokens: int, *, limit_tokens: int) -> None:
+    """Raise `ConfigError` for a sequence that no forward pass may hold."""
+    if tokens > limit_tokens:
+        raise ConfigError(
+            f"a sequence needs {tokens} tokens in one forward pass, and "
+            f"micro_batch_tokens={limit_tokens} allows fewer; set it to at least {tokens}"
+        )

@@ -1,0 +1,87 @@
+"""Who sees whom in a line of sequences that share prefixes, and the calls that compute it."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn.attention.flex_attention import (
+    BlockMask,
+    create_block_mask,  # pyright: ignore[reportUnknownVariableType]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """Queries that all see all of these keys; `stop` is the first place after."""
+
+    query_start: int
+    query_stop: int
+    key_start: int
+    key_stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ancestry:
+    """A place sees itself and its ancestors: key k is seen by query q if k <= q <= ends[k].
+
+    `chains` and `across` say the same in spans. A chain is a run of places each of which is the
+    parent of the next; it is causal attention. Whatever comes after a chain and lies below one of
+    its places sees that place without a mask, and so do all others up to where its subtree ends.
+    """
+
+    ends: Int[Tensor, " places"]
+    positions: Int[Tensor, " places"]
+    chains: tuple[tuple[int, int], ...]
+    across: tuple[Across, ...]
+    longest: int
+    """Tokens of the longest sequence."""
+    _masks: dict[int, Bool[Tensor, "places places"]] = field(default_factory=dict[int, Tensor])
+    _blocks: list[BlockMask] = field(default_factory=list[BlockMask])
+
+    @classmethod
+    def of(cls, positions: Int[Tensor, "1 places"], ends: Int[Tensor, "1 places"]) -> "Ancestry":
+        """Return the ancestry of a line; see `Tokens` for what describes it."""
+        if len(ends) != 1:
+            raise ValueError(f"{len(ends)} lines share prefixes; put their sequences in one line")
+        depth, last = positions[0].cpu().numpy(), ends[0].cpu().numpy()
+        # A chain breaks where the next place is no child; a node, where their subtrees differ.
+        breaks = np.flatnonzero(np.diff(depth) != 1) + 1
+        chains = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(depth)], strict=True))
+        across: list[Across] = []
+        for start, stop in chains:
+            own = last[start:stop]
+            nodes = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), stop - start]
+            for first, after in pairwise(nodes):
+                if own[first] >= stop:
+                    across.append(Across(stop, int(own[first]) + 1, start + first, start + after))
+        return cls(
+            ends=ends[0],
+            positions=positions[0],
+            chains=tuple(chains),
+            across=tuple(across),
+            longest=int(depth.max(initial=-1)) + 1,
+        )
+
+    def mask(self, window: int | None = None) -> Bool[Tensor, "places places"]:
+        """Return which query (row) sees which key (column), at most `window` tokens back."""
+        reach = self.longest if window is None else min(window, self.longest)
+        if reach not in self._masks:
+            places = torch.arange(len(self.ends), device=self.ends.device)
+            seen = (places <= places[:, None]) & (places[:, None] <= self.ends)
+            self._masks[reach] = seen & (self.positions[:, None] - self.positions < reach)
+        return self._masks[reach]
+
+    def block_mask(self) -> BlockMask:
+        """Return the same for FlexAttention."""
+        if not self._blocks:
+            ends, places = self.ends, len(self.ends)
+
+            def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                return (key <= query) & (query <= ends[key])
+
+            made = create_block_mask(seen, 1, None, places, places, device=str(ends.device))
+            self._blocks.append(made)
+        return self._blocks[0]

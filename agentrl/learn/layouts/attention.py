@@ -1,0 +1,194 @@
+"""Attention in a line whose sequences share prefixes, for any model of transformers.
+
+Three ways to compute the same: `split` calls the CPU kernel on spans that need no mask, `flex` has
+FlexAttention skip what a block mask leaves out, `dense` masks a full square and works everywhere.
+"""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.flex_attention import flex_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from agentrl.errors import ConfigError
+from agentrl.learn.layouts.ancestry import Across, Ancestry
+
+NAME = "agentrl_ancestry"
+"""Of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""
+
+Kernel = Literal["split", "flex", "dense"]
+
+CPU_KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
+"""What `scaled_dot_product_attention` calls on CPU; unlike it, it returns log-sum-exps."""
+
+_forward: Any = getattr(torch.ops.aten, CPU_KERNEL, None)
+_backward: Any = getattr(torch.ops.aten, f"{CPU_KERNEL}_backward", None)
+
+Heads = Float[Tensor, "lines _heads _places _width"]
+
+
+def kernel_for(query: Heads, value: Heads, *, windowed: bool) -> Kernel:
+    """Return how attention is computed here; `windowed` says that not all ancestors are seen."""
+    if windowed:
+        return "dense"
+    if query.device.type == "cuda":
+        return "flex"
+    has_kernel = _forward is not None and _backward is not None
+    fits = query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
+    return "split" if has_kernel and fits else "dense"
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Heads,
+    key: Heads,
+    value: Heads,
+    attention_mask: Tensor | None,
+    *,
+    ancestry: Ancestry | None = None,
+    kernel: Kernel | None = None,
+    **options: Any,
+) -> tuple[Float[Tensor, "lines _places _heads _width"], Tensor | None]:
+    """Attend to ancestors; transformers calls it for every layer. `kernel` is for tests."""
+    if ancestry is None:
+        return _sdpa(module, query, key, value, attention_mask, **options)
+    _refuse_what_changes_scores(module, options)
+    window: int | None = options.pop("sliding_window", None)
+    windowed = window is not None and window < ancestry.longest
+    match kernel or kernel_for(query, value, windowed=windowed):
+        case "split":
+            scale = options.get("scaling") or query.shape[-1] ** -0.5
+            return _split(query, key, value, ancestry, scale).transpose(1, 2), None
+        case "flex":
+            block_mask: Any = ancestry.block_mask()
+            return _flex(module, query, key, value, block_mask, **options)
+        case "dense":
+            mask = ancestry.mask(window)[None, None]
+            return _sdpa(module, query, key, value, mask, **options)
+
+
+def reading(
+    model: PreTrainedModel, ancestry: Ancestry, kernel: Kernel | None = None
+) -> dict[str, Any]:
+    """Return what a decoder is called with so that its places see their ancestors only.
+
+    The model keeps the attention function: for every other caller it is `sdpa`. Models that cannot
+    take it get a mask.
+    """
+    if not _takes_functions(model):
+        smallest = torch.finfo(model.dtype).min
+        seen = ancestry.mask()[None, None]
+        return {"attention_mask": torch.where(seen, 0.0, smallest).to(model.dtype)}
+    if getattr(model.config.get_text_config(), "_attn_implementation", None) != NAME:
+        model.set_attn_implementation(NAME)
+    # A mask of four dimensions is passed on as it is, so transformers builds none of its own.
+    placeholder = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ancestry.ends.device)
+    own = {} if kernel is None else {"kernel": kernel}
+    return {"attention_mask": placeholder, "ancestry": ancestry, **own}
+
+
+class _Split(torch.autograd.Function):
+    """Attention of parts, merged by their log-sum-exp.
+
+    With the output and the log-sum-exp of the whole, the kernel's backward pass of a part gives its
+    exact share of the gradient, because both stand for the softmax over all keys.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Heads, key: Heads, value: Heads, ancestry: Ancestry, scale: float
+    ) -> Heads:
+        out = torch.empty_like(query)
+        heads, places = query.shape[1:3]
+        # The kernel reads log-sum-exps in this order of strides.
+        total = query.new_empty(1, places, heads, dtype=torch.float32).transpose(1, 2)
+        for start, stop in ancestry.chains:
+            own = slice(start, stop)
+            parts = (x[:, :, own] for x in (query, key, value))
+            out[:, :, own], total[:, :, own] = _forward(*parts, 0.0, True, scale=scale)
+        for part in ancestry.across:
+            seen, asked = _spans(part)
+            found, weight = _forward(
+                query[:, :, asked], key[:, :, seen], value[:, :, seen], 0.0, False, scale=scale
+            )
+            before = total[:, :, asked]
+            both = torch.logaddexp(before, weight)
+            # out + share x (found - out), with the share of the keys that were added.
+            share = (weight - both).exp_()[..., None].to(out.dtype)
+            out[:, :, asked].lerp_(found, share)
+            before.copy_(both)
+        ctx.save_for_backward(query, key, value, out, total)
+        ctx.ancestry, ctx.scale = ancestry, scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Heads
+    ) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query, key, value, out, total = ctx.saved_tensors
+        (grad,) = grad_outputs
+        found = [torch.empty_like(x) for x in (query, key, value)]
+
+        def parts(asked: slice, seen: slice, *, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+            return _backward(
+                grad[:, :, asked],
+                query[:, :, asked],
+                key[:, :, seen],
+                value[:, :, seen],
+                out[:, :, asked],
+                total[:, :, asked],
+                0.0,
+                causal,
+                scale=ctx.scale,
+            )
+
+        for start, stop in ctx.ancestry.chains:
+            own = slice(start, stop)
+            for whole, part in zip(found, parts(own, own, causal=True), strict=True):
+                whole[:, :, own] = part
+        for each in ctx.ancestry.across:
+            seen, asked = _spans(each)
+            shares = parts(asked, seen, causal=False)
+            for whole, span, part in zip(found, (asked, seen, seen), shares, strict=True):
+                whole[:, :, span] += part
+        return found[0], found[1], found[2], None, None
+
+
+def _spans(part: Across) -> tuple[slice, slice]:
+    return slice(part.key_start, part.key_stop), slice(part.query_start, part.query_stop)
+
+
+def _split(query: Heads, key: Heads, value: Heads, ancestry: Ancestry, scale: float) -> Heads:
+    apply: Any = _Split.apply
+    return apply(query, key, value, ancestry, scale)
+
+
+def _sdpa(*arguments: Any, **options: Any) -> tuple[Tensor, None]:
+    return sdpa_attention_forward(*arguments, **options)
+
+
+def _flex(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    return flex_attention_forward(*arguments, **options)
+
+
+def _refuse_what_changes_scores(module: torch.nn.Module, options: dict[str, Any]) -> None:
+    for name in ("softcap", "s_aux", "position_bias"):
+        if options.get(name) is not None:
+            raise ConfigError(
+                f"{type(module).__name__} changes attention by {name}, which no line of shared "
+                "prefixes can follow; set learn.layout: padded"
+            )
+
+
+def _takes_functions(model: PreTrainedModel) -> bool:
+    return bool(getattr(model, "_supports_attention_backend", False))
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

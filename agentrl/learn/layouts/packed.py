@@ -1,0 +1,29 @@
+"""Sequences one after the other in one line, without padding."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from agentrl.learn.layouts.packing import pack
+from agentrl.learn.layouts.padded import check_length
+from agentrl.learn.layouts.trie import as_they_come, flattened, read, tokens_of
+from agentrl.learn.tokens import Tokens, TokenSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Lines of at most `limit_tokens`; the sequences of a line do not see each other."""
+
+    limit_tokens: int
+
+    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return which sequences go together; `ConfigError` for one over the limit."""
+        lengths = [len(row) for row in read(sequences)]
+        check_length(max(lengths, default=0), limit_tokens=self.limit_tokens)
+        return pack(lengths, [0] * len(lengths), limit_tokens=self.limit_tokens)
+
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+        """Return the sequences as one line."""
+        rows = read(sequences)
+        return tokens_of(sequences, flattened(rows, as_they_come(rows)), device=device)

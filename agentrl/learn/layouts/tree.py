@@ -1,0 +1,36 @@
+"""Sequences in one line, every prefix that several of them share computed once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from agentrl.learn.layouts.packing import pack
+from agentrl.learn.layouts.padded import check_length
+from agentrl.learn.layouts.trie import flattened, read, sorted_by_prefix, tokens_of
+from agentrl.learn.tokens import Tokens, TokenSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Lines of at most `limit_tokens`, each a trie of its sequences.
+
+    What is shared is found in the token ids alone: turns before a branch, the prompt of a group,
+    and the system prompt of all of them.
+    """
+
+    limit_tokens: int
+
+    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return which sequences go together; `ConfigError` for one over the limit."""
+        rows = read(sequences)
+        check_length(max(map(len, rows), default=0), limit_tokens=self.limit_tokens)
+        ordered = sorted_by_prefix(rows)
+        lengths = [len(rows[i]) for i in ordered.order]
+        lines = pack(lengths, ordered.shared, limit_tokens=self.limit_tokens)
+        return [[ordered.order[i] for i in line] for line in lines]
+
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+        """Return the sequences as one line."""
+        rows = read(sequences)
+        return tokens_of(sequences, flattened(rows, sorted_by_prefix(rows)), device=device)

@@ -1,0 +1,106 @@
+"""Sequences in one line, what they begin with in common stored once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy import ndarray
+
+from agentrl.learn.layouts.padded import forward_tokens, pad
+from agentrl.learn.tokens import Tokens, TokenSequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trie:
+    """A compressed trie of sequences, or a row of chains, flattened depth first.
+
+    Source: Tree Training (arXiv 2511.00413).
+    """
+
+    token_ids: Int[ndarray, " places"]
+    positions: Int[ndarray, " places"]
+    """The depth of each place, which is its distance from the beginning of every sequence that
+    goes through it."""
+    ends: Int[ndarray, " places"]
+    """The last place below each place, or itself."""
+    paths: tuple[Int[ndarray, " _"], ...]
+    """The places of each sequence's tokens."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordered:
+    """Sequences in an order, and how many tokens each begins with that the one before it has."""
+
+    order: tuple[int, ...]
+    shared: tuple[int, ...]
+    """0 for the first."""
+
+
+def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> Ordered:
+    """Return the sequences in lexicographic order, in which whatever shares is side by side."""
+    # Big-endian bytes of numbers that are not negative compare like the numbers.
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].astype(">i8").tobytes(), i))
+    pairs = pairwise(order)
+    return Ordered(tuple(order), (0, *(_common(rows[i], rows[j]) for i, j in pairs))[: len(rows)])
+
+
+def as_they_come(rows: Sequence[Int[ndarray, " _"]]) -> Ordered:
+    """Return the sequences in their own order, sharing nothing."""
+    return Ordered(tuple(range(len(rows))), (0,) * len(rows))
+
+
+def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: Ordered) -> Trie:
+    """Return the sequences depth first in one line."""
+    total = sum(len(rows[i]) - n for i, n in zip(ordered.order, ordered.shared, strict=True))
+    token_ids, positions, ends = (np.zeros(total, dtype=np.int64) for _ in range(3))
+    paths = [np.zeros(0, dtype=np.int64)] * len(rows)
+    path = paths[0] if rows else np.zeros(0, dtype=np.int64)
+    used = 0
+    for index, shared in zip(ordered.order, ordered.shared, strict=True):
+        ends[path[shared:]] = used - 1
+        row = rows[index]
+        own = slice(used, used + len(row) - shared)
+        token_ids[own] = row[shared:]
+        positions[own] = np.arange(shared, len(row))
+        path = np.concatenate([path[:shared], np.arange(own.start, own.stop)])
+        paths[index] = path
+        used = own.stop
+    ends[path] = used - 1
+    return Trie(token_ids, positions, ends, tuple(paths))
+
+
+def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
+    """Return what a forward pass has to read of each sequence."""
+    return [s.token_ids[: forward_tokens(s.mask)] for s in sequences]
+
+
+def tokens_of(sequences: Sequence[TokenSequence], trie: Trie, *, device: torch.device) -> Tokens:
+    """Return the sequences as the one line of `trie`, asked once for every token they share."""
+    kept = [s.mask[1 : len(path) + 1] for s, path in zip(sequences, trie.paths, strict=True)]
+    pairs = list(zip(sequences, trie.paths, kept, strict=True))
+    places = np.concatenate([path[chosen] for _, path, chosen in pairs])
+    targets = np.concatenate([s.token_ids[1 : len(c) + 1][c] for s, _, c in pairs])
+    base = int(targets.max(initial=0)) + 1
+    asked, entries = np.unique(places * base + targets, return_inverse=True)
+
+    def line(values: Int[ndarray, " places"]) -> torch.Tensor:
+        return torch.from_numpy(values)[None].to(device)
+
+    return Tokens(
+        inputs=line(trie.token_ids),
+        predictions=torch.from_numpy(asked // base).to(device),
+        targets=torch.from_numpy(asked % base).to(device),
+        entries=torch.from_numpy(entries).to(device),
+        mask=torch.from_numpy(pad(kept)).to(device),
+        positions=line(trie.positions),
+        ends=line(trie.ends),
+    )
+
+
+def _common(first: Int[ndarray, " one"], second: Int[ndarray, " other"]) -> int:
+    n = min(len(first), len(second))
+    different = np.flatnonzero(first[:n] != second[:n])
+    return int(different[0]) if len(different) else n
