@@ -23,8 +23,8 @@ here and in rollout/ are thin. `rollout/` never imports torch; only `learn/` and
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,7 +147,7 @@ async def _train(
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
-            trainer = wiring.trainer(config, policy.model)
+            engine, trainer = wiring.engine_and_trainer(config, policy.model, policy.tokenizer)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
             remembered = checkpoints.restore(trainer)
             record = wiring.run_store(
@@ -163,7 +163,7 @@ async def _train(
                 saved=remembered.get("curation"),
                 stored=checkpoints.read(wiring.SUCCESSES),
             )
-            async with wiring.engine(config, policy.model, policy.tokenizer) as engine:
+            async with engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
                 trees = branching.trees(
@@ -300,7 +300,7 @@ class _Loop:
             **(self.record.figures() if self.record else {}),
         }
         if self.schedule.evaluates_after(self.trainer.version):
-            async with self.gate.held():
+            async with self._judged():
                 report = await self.evaluation.run(self.rollouts, self.progress)
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
@@ -331,9 +331,23 @@ class _Loop:
             self.record.prune(self.checkpoints.oldest())
             self.summary.put("resumed", self.record.summary)
 
+    @asynccontextmanager
+    async def _judged(self) -> AsyncGenerator[None]:
+        """Let the engine serve the evaluation alone, with the averaged weights if there are any."""
+        engine, trainer = self.gate.engine, self.trainer
+        async with self.gate.held():
+            if trainer.ema is None:
+                yield
+                return
+            await engine.load(trainer.judged_weights(), trainer.version)
+            try:
+                yield
+            finally:
+                await engine.load(trainer.weights(), trainer.version)
+
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):
-            async with self.gate.held():
+            async with self._judged():
                 report = await self.evaluation.run(self.rollouts, self.progress, f"evaluate {when}")
         self.summary.put(when, report.summary())
         return report.summary()

@@ -309,7 +309,7 @@ def engine(
 
 
 def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
-    """Return the learning half around a model."""
+    """Return the learning half around a model, which it changes; see `engine_and_trainer`."""
     from agentrl.learn.trainer import Trainer
 
     return Trainer(
@@ -317,7 +317,17 @@ def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
         config.learn,
         seed=derive(config.run.seed, "trainer"),
         temperature=config.sampling.temperature,
+        steps=config.run.steps,
     )
+
+
+def engine_and_trainer(
+    config: RunConfig, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
+) -> tuple["LocalEngine", "Trainer"]:
+    """Return both halves around a model. The engine copies it before the trainer puts adapters into
+    it, or rounds it."""
+    sampling = engine(config, model, tokenizer)
+    return sampling, trainer(config, model)
 
 
 def checkpoints(

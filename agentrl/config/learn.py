@@ -7,8 +7,12 @@ from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
 from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.critic import CriticSection
+from agentrl.config.learning.ema import EmaSection
+from agentrl.config.learning.layout import LayoutName
+from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.loss import AnyLoss, PpoClipLoss
 from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learning.precision import Precision
 from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
 from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.learning.rejection import AnyRejection
@@ -45,7 +49,22 @@ class LearnSection(Section):
     """Optimiser steps per pass over the batch; each takes an equal share of its trajectories."""
     epochs: PositiveInt = 1
     """Passes over the batch."""
+    layout: LayoutName = "tree"
+    """How sequences lie in a forward pass: a row each (`padded`), one after the other (`packed`),
+    or with what they begin with in common computed once (`tree`); never changes the result."""
     micro_batch_tokens: PositiveInt = 8192
-    """Most padded tokens in one forward pass, at least `engine.context_tokens`; never changes the
-    result."""
+    """Most tokens in one forward pass, padding included, at least `engine.context_tokens`; never
+    changes the result."""
+    head_chunk_tokens: PositiveInt = 1024
+    """Most predictions whose logits over the whole vocabulary exist at once, where they would take
+    more than 64 MiB together; changes no value, and costs up to a third of the head's time."""
+    gradient_checkpointing: bool = False
+    """Keep the inputs of layers only, and compute the rest again in the backward pass: less memory,
+    about a third more time, the same gradient."""
+    precision: Precision = "float32"
+    """What the trainer computes in: float32, or bfloat16 over float32 master weights."""
+    lora: LoraSection | None = None
+    """Null trains all weights."""
     optimizer: AdamWSection = AdamWSection()
+    ema: EmaSection | None = None
+    """Null evaluates the weights as they are."""

@@ -4,6 +4,8 @@
       config.json model.safetensors tokenizer.json ...   the policy, as any tool can load it
       optimizer.safetensors                              moments and step counts by parameter name
       critic.safetensors                                 the same of the critic, and its weights
+      adapter/                                           LoRA alone, as peft writes it
+      ema.safetensors, ema/                              the average in float32; as a model folder
       ewma.safetensors or snapshots.safetensors          weights the clip is anchored to
       state.json                                         counters, random states, samplers
       ...                                                files of those who wrote them with it
@@ -29,6 +31,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.lora import identity, is_adapted, load_adapter, save_adapter
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.trainer import Trainer
@@ -117,10 +120,12 @@ def save(
     partial = folder / f".{final.name}.partial"
     with _or_nothing(partial, final):
         partial.mkdir(parents=True)
-        with no_bars():
-            trainer.model.save_pretrained(partial)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(partial)
+        _save_policy(partial, trainer.model, trainer.weights(), tokenizer)
+        if is_adapted(trainer.model):
+            save_adapter(trainer.model, partial / "adapter")
+        if trainer.ema is not None:
+            _save_policy(partial / "ema", trainer.model, trainer.judged_weights(), tokenizer)
+            save_file(_contiguous(trainer.ema.state()), partial / "ema.safetensors")
         save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
         if trainer.critic is not None:
             save_file(_contiguous(trainer.critic.state()), partial / "critic.safetensors")
@@ -165,10 +170,18 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     kept = checkpoint / f"{trainer.anchor.name}.safetensors"
     anchor = load_file(kept) if kept.is_file() else {}
     moments = load_file(checkpoint / "optimizer.safetensors")
-    critic = _critic_state(checkpoint, trainer)
-    with no_bars():
-        loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
-    trainer.model.load_state_dict(loaded.state_dict())
+    critic = _part(checkpoint / "critic.safetensors", trainer.critic, "learn.critic")
+    if trainer.critic is not None:
+        trainer.critic.check_state(critic)
+    average = _part(checkpoint / "ema.safetensors", trainer.ema, "learn.ema")
+    if is_adapted(trainer.model):
+        load_adapter(trainer.model, checkpoint / "adapter")
+    else:
+        with no_bars():
+            loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
+        trainer.model.load_state_dict(loaded.state_dict())
+    if trainer.ema is not None:
+        trainer.ema.load_state(average)
     trainer.optimizer.load_state(moments, updates=state["updates"])
     if trainer.critic is not None:
         trainer.critic.load_state(critic)
@@ -178,18 +191,29 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     return Checkpoint(step=state["step"], samplers=state["samplers"])
 
 
-def _critic_state(checkpoint: Path, trainer: Trainer) -> dict[str, Tensor]:
-    path = checkpoint / "critic.safetensors"
-    if trainer.critic is None:
+def _part(path: Path, wanted: object | None, key: str) -> dict[str, Tensor]:
+    """Return the tensors of a file that is only there if the config asked for it."""
+    if wanted is None:
         return {}
     if not path.exists():
         raise ConfigError(
-            f"{checkpoint} was written without a critic, and the config has learn.critic; resume "
-            "with the config the run was started with, or start a new run"
+            f"{path.parent} was written without {path.stem}, and the config has {key}; resume with "
+            "the config the run was started with, or start a new run"
         )
-    state = load_file(path)
-    trainer.critic.check_state(state)
-    return state
+    return load_file(path)
+
+
+def _save_policy(
+    folder: Path,
+    model: PreTrainedModel,
+    weights: Mapping[str, Tensor],
+    tokenizer: TokenizerFiles | None,
+) -> None:
+    """Write a model folder that holds these weights."""
+    with no_bars():
+        model.save_pretrained(folder, state_dict=dict(weights))
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager
@@ -252,7 +276,9 @@ def _identity(model: PreTrainedModel) -> dict[str, Any]:
         name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
         for name, value in model.state_dict().items()
     }
-    return json.loads(json.dumps({"config": config, "tensors": tensors}, default=str))
+    adapter = identity(model)
+    parts = {"config": config, "tensors": tensors, "adapter": adapter}
+    return json.loads(json.dumps(parts, default=str))
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -278,13 +304,14 @@ def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _check_model(checkpoint: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    for part in ("config", "tensors"):
-        for key in sorted(theirs[part].keys() | ours[part].keys()):
-            if theirs[part].get(key) != ours[part].get(key):
+    for part, own in ours.items():
+        other = theirs.get(part, {})
+        for key in sorted(other.keys() | own.keys()):
+            if other.get(key) != own.get(key):
                 raise ConfigError(
-                    f"{checkpoint} is of another model: {part} {key!r} is "
-                    f"{theirs[part].get(key)!r} there and {ours[part].get(key)!r} here; resume "
-                    "with the config the run was started with, or start a new run"
+                    f"{checkpoint} is of another model: {part} {key!r} is {other.get(key)!r} there "
+                    f"and {own.get(key)!r} here; resume with the config the run was started with, "
+                    "or start a new run"
                 )
 
 

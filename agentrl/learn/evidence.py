@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from agentrl.learn.batch import unshifted
 from agentrl.learn.forward import score
+from agentrl.learn.head import HEAD_CHUNK_TOKENS
 from agentrl.learn.sample import Group, Sample
 from agentrl.learn.tokens import Layout
 
@@ -22,6 +23,7 @@ class Evidence:
     layout: Layout
     temperature: float
     head_at_positions: bool
+    head_chunk_tokens: int = HEAD_CHUNK_TOKENS
 
     def of(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""
@@ -70,6 +72,7 @@ class Evidence:
                     tokens,
                     temperature=self.temperature,
                     head_at_positions=self.head_at_positions,
+                    head_chunk_tokens=self.head_chunk_tokens,
                 )
             for row, index in enumerate(indices):
                 found[index] = known(samples[index], scores.logprobs[row], scores.entropies[row])

@@ -3,13 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from agentrl.learn.tokens import Tokens
+from agentrl.errors import ConfigError
+from agentrl.learn.head import HEAD_CHUNK_TOKENS, plain, predict
+from agentrl.learn.layouts.ancestry import Ancestry
+from agentrl.learn.layouts.attention import reading
+from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.tokens import Layout, Tokens
 
 LOGIT_TRANSFORMS = {
     "final_logit_softcapping": None,
@@ -40,22 +46,28 @@ def score(
     temperature: float,
     head_at_positions: bool,
     entropy_gradient: bool = False,
+    head_chunk_tokens: int = HEAD_CHUNK_TOKENS,
 ) -> Scores:
     """Return the log-prob of every target of the mask, in float32.
 
     With `head_at_positions` the head runs on the places that predict something, and only there; see
-    `head_is_plain`. With `entropy_gradient` the entropies carry gradient too.
+    `head_is_plain`; where there are many of them, on `head_chunk_tokens` at a time. With
+    `entropy_gradient` the entropies carry gradient too.
     """
     if head_at_positions:
-        logits = _head(model)(hidden_states(model, tokens).flatten(0, 1)[tokens.predictions])
+        hidden = hidden_states(model, tokens).flatten(0, 1)[tokens.predictions]
+        found = predict(
+            _head(model),
+            hidden,
+            tokens.targets,
+            temperature=temperature,
+            chunk_tokens=head_chunk_tokens,
+        )
     else:
         logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
-    logits = logits.float() / temperature
-    chosen = -cross_entropy(logits, tokens.targets, reduction="none")
-    return Scores(
-        logprobs=_spread(chosen, tokens),
-        entropies=_spread(entropy(logits if entropy_gradient else logits.detach()), tokens),
-    )
+        found = plain(logits, tokens.targets, temperature=temperature)
+    entropies = found.entropies if entropy_gradient else found.entropies.detach()
+    return Scores(logprobs=_spread(found.logprobs, tokens), entropies=_spread(entropies, tokens))
 
 
 def head_is_plain(model: PreTrainedModel) -> bool:
@@ -80,25 +92,67 @@ def head_is_plain(model: PreTrainedModel) -> bool:
         return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
 
 
-def hidden_states(
-    model: PreTrainedModel, tokens: Tokens
-) -> Float[Tensor, "lines length width"]:
+def check_layout(model: PreTrainedModel, layout: Layout) -> None:
+    """Raise `ConfigError` if the model computes something else in this layout than row by row.
+
+    Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
+    positions of their own), so it is tried on a few sequences that share prefixes.
+    """
+    if isinstance(layout, Padded):
+        return
+    size = min(8, model.config.get_text_config().vocab_size)
+    tries = [_Probe.of(row, size) for row in ([1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 6], [2, 1])]
+    with torch.no_grad():
+        alone, together = (
+            score(
+                model,
+                chosen.tokens(tries, device=model.device),
+                temperature=1.0,
+                head_at_positions=False,
+            ).logprobs
+            for chosen in (Padded(0), layout)
+        )
+    tolerance = 1e-4 if model.dtype == torch.float32 else 5e-2
+    if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
+        raise ConfigError(
+            f"{type(model).__name__} gives other log-probs to sequences that share a line, by "
+            f"{float((alone - together).abs().max()):.2g} nats; set learn.layout: padded"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Probe:
+    """A sequence that trains on everything but its first token."""
+
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+
+    @classmethod
+    def of(cls, row: list[int], vocabulary: int) -> "_Probe":
+        return cls(np.array(row) % vocabulary, np.arange(len(row)) > 0)
+
+
+def hidden_states(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "lines length width"]:
     """Return the decoder's last hidden states."""
-    return decoder(model)(**_reading(tokens)).last_hidden_state
+    return decoder(model)(**_reading(model, tokens)).last_hidden_state
 
 
 def _logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
-    return model(**_reading(tokens)).logits
+    return model(**_reading(model, tokens)).logits
 
 
-def _reading(tokens: Tokens) -> dict[str, Any]:
+def _reading(model: PreTrainedModel, tokens: Tokens) -> dict[str, Any]:
     """Return what a decoder is called with.
 
     Padding is on the right and attention is causal, so no attention mask is passed where every
     sequence has a line of its own: what stands left of the padding cannot see it, and attention
     takes its fastest path.
     """
-    return {"input_ids": tokens.inputs, "use_cache": False}
+    inputs: dict[str, Any] = {"input_ids": tokens.inputs, "use_cache": False}
+    if tokens.positions is None or tokens.ends is None:
+        return inputs
+    ancestry = Ancestry.of(tokens.positions, tokens.ends)
+    return inputs | {"position_ids": tokens.positions} | reading(model, ancestry)
 
 
 def decoder(model: PreTrainedModel) -> Any:
@@ -108,14 +162,6 @@ def decoder(model: PreTrainedModel) -> Any:
 
 def _head(model: PreTrainedModel) -> Any:
     return model.get_output_embeddings()
-
-
-def entropy(logits: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chosen"]:
-    """Return the entropies of softmax(logits) in nats; value and gradient are finite at -inf."""
-    probabilities = logits.softmax(dim=-1)
-    # At probability 0 the logarithm may be -inf, and 0 x -inf is no number.
-    logs = logits.log_softmax(dim=-1).masked_fill(probabilities == 0, 0.0)
-    return -(probabilities * logs).sum(dim=-1)
 
 
 def _spread(chosen: Float[Tensor, " chosen"], tokens: Tokens) -> Float[Tensor, "rows width"]:

@@ -1,9 +1,12 @@
-"""Where a model comes from: a small new one with random weights, or a Hugging Face folder."""
+"""Where a model comes from: a small new one with random weights, or a Hugging Face folder; and how
+it is made ready to train."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -12,9 +15,13 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError
+from agentrl.learn.lora import adapt
+from agentrl.learn.precision import round_to
 from agentrl.learn.quiet import no_bars
 
 
@@ -67,6 +74,46 @@ def load_model(
         AutoModelForCausalLM, path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
     )
     return model.to(device)
+
+
+def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreTrainedModel:
+    """Return the model ready to be trained as the section says; it is changed in place.
+
+    In evaluation mode, for good: with dropout the current policy would not be the one that sampled.
+    """
+    model.eval()
+    round_to(model, section.precision)
+    if section.lora is not None:
+        adapt(model, section.lora, seed=seed)
+    if section.gradient_checkpointing:
+        recompute_layers(model)
+    return model
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Let the backward pass compute the layers' insides again, from their inputs.
+
+    Raises `ConfigError` for a model whose layers cannot do it, or would drop out.
+    """
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers or not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"learn.gradient_checkpointing is set, and {type(model).__name__} cannot do it; set it "
+            "to false, and lower learn.micro_batch_tokens to need less memory"
+        )
+    ids = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
+    with torch.no_grad():
+        expected = model(input_ids=ids, use_cache=False).logits
+        for layer in layers:
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+            # Layers recompute in training mode only. What is in them stays in evaluation mode.
+            layer.training = True
+        if not torch.equal(expected, model(input_ids=ids, use_cache=False).logits):
+            raise ConfigError(
+                f"the layers of {type(model).__name__} drop out by themselves when they are "
+                "computed again; set learn.gradient_checkpointing to false"
+            )
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

@@ -5,24 +5,38 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.learn import AdamWSection
-from agentrl.errors import LearnError
+from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.precision import Master
+from agentrl.learn.schedule import between, warmup
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class AdamW:
-    """AdamW over every trainable parameter of a model, with linear warm-up and norm clipping."""
+    """AdamW over every trainable parameter of a model, with norm clipping.
 
-    def __init__(self, model: nn.Module, section: AdamWSection) -> None:
-        self._named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._warmup_steps = section.warmup_steps
-        self._learning_rate = section.learning_rate
-        self._max_grad_norm = section.max_grad_norm
+    Whatever the parameters' type, gradients are collected, and moments and weights kept, in
+    float32. The rate follows a linear warm-up over updates and a schedule over the `steps` of the
+    run.
+    """
+
+    def __init__(
+        self, model: nn.Module, section: AdamWSection, *, steps: int | None = None
+    ) -> None:
+        if steps is None and section.decay != "constant":
+            raise ConfigError(
+                f"learn.optimizer.decay={section.decay} needs to know how many steps there will be;"
+                " give the trainer the steps of the run, or keep the rate constant"
+            )
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._masters = {name: Master.of(parameter) for name, parameter in named.items()}
+        self._section = section
+        self._steps = steps or 0
         self.updates = 0
         """How often the weights were updated."""
         self._adamw = torch.optim.AdamW(
-            self._named.values(),
+            self._weights,
             lr=section.learning_rate,
             betas=section.betas,
             eps=section.epsilon,
@@ -30,21 +44,24 @@ class AdamW:
             fused=True,
         )
 
-    @property
-    def learning_rate(self) -> float:
-        """Return the rate of the next update."""
-        return self._learning_rate * warmup(self.updates + 1, steps=self._warmup_steps)
+    def learning_rate(self, *, step: int = 0) -> float:
+        """Return the rate of the next update, at a step of the run counted from 0."""
+        section = self._section
+        warm = warmup(self.updates + 1, steps=section.warmup_steps)
+        last = section.final_learning_rate_fraction
+        share = between(1.0, last, shape=section.decay, step=step, steps=self._steps)
+        return section.learning_rate * warm * share
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
-    def update(self) -> Tensor:
+    def update(self, *, step: int = 0) -> Tensor:
         """Clip the gradients, update the weights, forget the gradients; return the norm before.
 
         Raises `LearnError` and leaves the weights alone if the norm is not finite.
         """
-        norm = torch.nn.utils.clip_grad_norm_(self._named.values(), self._max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._section.max_grad_norm)
         if not norm.isfinite():
             self.zero_grad()
             raise LearnError(
@@ -53,33 +70,47 @@ class AdamW:
                 "before, and lower learn.optimizer.learning_rate"
             )
         for group in self._adamw.param_groups:
-            group["lr"] = self.learning_rate
+            group["lr"] = self.learning_rate(step=step)
         self._adamw.step()
+        for master in self._masters.values():
+            master.publish()
         self.updates += 1
         self.zero_grad()
         return norm
 
+    def weights(self) -> dict[str, Tensor]:
+        """Return what is optimised by parameter name, in float32; no copies."""
+        return {name: master.weight.detach() for name, master in self._masters.items()}
+
     def state(self) -> dict[str, Tensor]:
-        """Return the moments and step counts as `exp_avg.<parameter>` and so on; no copies."""
+        """Return the moments and step counts as `exp_avg.<parameter>` and so on, and `master.<...>`
+        where the model holds a rounded copy; no copies."""
         return dict(self._states())
 
     def load_state(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Take over what `state` returned; it is copied onto the parameters' devices."""
-        for name, parameter in self._named.items():
+        """Take over what `state` returned; it is copied onto the parameters' devices.
+
+        The model has its own weights already.
+        """
+        for name, master in self._masters.items():
             kept = {kind: state.get(f"{kind}.{name}") for kind in MOMENTS}
-            self._adamw.state[parameter] = {
-                kind: value.to(parameter.device, copy=True)
+            self._adamw.state[master.weight] = {
+                kind: value.to(master.weight.device, copy=True)
                 for kind, value in kept.items()
                 if value is not None
             }
+            if master.rounds:
+                with torch.no_grad():
+                    master.weight.copy_(state[f"master.{name}"])
         self.updates = updates
 
+    @property
+    def _weights(self) -> list[nn.Parameter]:
+        return [master.weight for master in self._masters.values()]
+
     def _states(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self._named.items():
-            for kind, value in self._adamw.state.get(parameter, {}).items():
+        for name, master in self._masters.items():
+            for kind, value in self._adamw.state.get(master.weight, {}).items():
                 yield f"{kind}.{name}", value
-
-
-def warmup(update: int, *, steps: int) -> float:
-    """Return the share of the learning rate at the `update`-th update, counted from 1."""
-    return min(1.0, update / steps) if steps else 1.0
+            if master.rounds:
+                yield f"master.{name}", master.weight.detach()

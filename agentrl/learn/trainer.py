@@ -13,16 +13,20 @@ from agentrl.learn import advantages
 from agentrl.learn.aggregate import Counts
 from agentrl.learn.batch import Row, micro_batch
 from agentrl.learn.critic import critic_of, explained_variance, watching
+from agentrl.learn.ema import Ema
 from agentrl.learn.evidence import Evidence
-from agentrl.learn.forward import head_is_plain
+from agentrl.learn.forward import check_layout, head_is_plain
 from agentrl.learn.gap import GapAlarm, gap_metrics
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.lora import merged
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
+from agentrl.learn.newpolicy import prepare
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximals.kept import anchor_of
 from agentrl.learn.report import batch_metrics
 from agentrl.learn.sample import Group, Trainable, TurnWeights, groups_of, sampled
+from agentrl.learn.swap import swapped
 from agentrl.learn.tally import Tally
 from agentrl.learn.update import PolicyGradient
 from agentrl.seeds import derive
@@ -32,11 +36,11 @@ from agentrl.trajectory import Tree
 class Trainer:
     """Owns the model's weights, their optimiser and their version.
 
-    The model is put into evaluation mode, and stays there: with dropout the current policy would
-    not be the one that sampled. `temperature` is the one the engine samples at; log-probs and
-    entropies are those of logits / temperature. Where a method needs a reference policy, it is the
-    model as it is given: the run's first policy, also in a run that is resumed, because checkpoints
-    are loaded later.
+    The model is made ready in place, see `prepare`; an engine is made of it before. `temperature`
+    is the one the engine samples at; log-probs and entropies are those of logits / temperature.
+    Where a method needs a reference policy, it is the model as it is given: the run's first policy,
+    also in a run that is resumed, because checkpoints are loaded later. A learning rate that decays
+    does so over `steps`.
     """
 
     def __init__(
@@ -46,16 +50,21 @@ class Trainer:
         *,
         seed: int,
         temperature: float = 1.0,
+        steps: int | None = None,
     ) -> None:
         if temperature <= 0:
             raise ConfigError(
                 f"sampling.temperature is {temperature}: a greedy policy has no log-probs to "
                 "train on; set it above 0 for training"
             )
-        self.model = model.eval()
+        self.model = prepare(model, config, seed=derive(seed, "adapters"))
         self.version = 0
         """Of the weights: the number of steps taken."""
-        self.optimizer = AdamW(model, config.optimizer)
+        self.optimizer = AdamW(model, config.optimizer, steps=steps)
+        self.ema = None
+        """The average of the weights, if the config asks for one."""
+        if config.ema is not None:
+            self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
         self._seed = seed
         self._methods = Methods.of(config)
         self._credit_needs = needed(advantages.METHODS, config.advantage)
@@ -64,9 +73,12 @@ class Trainer:
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
-        self._layout = Padded(config.micro_batch_tokens)
+        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens)
+        check_layout(model, self._layout)
         head_at_positions = head_is_plain(model)
-        self._evidence = Evidence(model, self._layout, temperature, head_at_positions)
+        self._evidence = Evidence(
+            model, self._layout, temperature, head_at_positions, config.head_chunk_tokens
+        )
         needs_reference = "reference logprobs" in self._methods.needs
         self._reference = self._evidence.frozen() if needs_reference else None
         self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
@@ -124,9 +136,15 @@ class Trainer:
     def weights(self) -> dict[str, Tensor]:
         """Return the current weights by their Hugging Face names, detached and not copied.
 
-        The next step changes them in place: whoever keeps them longer copies them.
+        Adapters are added to what they adapt. The next step changes them in place: whoever keeps
+        them longer copies them.
         """
-        return {name: value.detach() for name, value in self.model.state_dict().items()}
+        return merged(self.model)
+
+    def judged_weights(self) -> dict[str, Tensor]:
+        """Return what is evaluated, as `weights` does: the average, if there is one."""
+        with swapped(self.model, self.ema.state() if self.ema else {}):
+            return self.weights()
 
     def _rows(self, groups: Sequence[Group]) -> list[Row]:
         samples = [sample for group in groups for sample in group.samples]
@@ -207,10 +225,12 @@ class Trainer:
         if measure_gap:
             self._gap_alarm.look(tally)
         tally.mean("loss", total)
-        tally.mean("learning_rate", self.optimizer.learning_rate)
-        norm = self.optimizer.update() if live else 0.0
+        tally.mean("learning_rate", self.optimizer.learning_rate(step=self.version))
+        norm = self.optimizer.update(step=self.version) if live else 0.0
         if live and self.critic is not None:
             self.critic.optimizer.update()
+        if live and self.ema is not None:
+            self.ema.update(self.optimizer.weights())
         if live:
             self.anchor.updated()
         tally.mean("grad/norm", norm)

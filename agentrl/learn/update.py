@@ -68,6 +68,7 @@ class PolicyGradient:
         self._model = model
         self._temperature = temperature
         self._head_at_positions = head_at_positions
+        self._head_chunk_tokens = config.head_chunk_tokens
         self._layout = layout
         self._methods = methods
         self._regularisers = Regularisers.of(config)
@@ -117,6 +118,7 @@ class PolicyGradient:
             batch.tokens,
             temperature=self._temperature,
             head_at_positions=self._head_at_positions,
+            head_chunk_tokens=self._head_chunk_tokens,
             entropy_gradient=self._regularisers.entropy_bonus > 0,
         )
         seen = self._compared(batch, scores.logprobs, version=version)
@@ -202,6 +204,7 @@ class PolicyGradient:
                     tokens,
                     temperature=self._temperature,
                     head_at_positions=self._head_at_positions,
+                    head_chunk_tokens=self._head_chunk_tokens,
                 )
             scored |= dict(zip(indices, found.logprobs, strict=True))
         block = pad_sequence(

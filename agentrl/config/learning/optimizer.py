@@ -1,12 +1,14 @@
 """The optimiser of the policy."""
 
+from typing import Literal
+
 from pydantic import Field, PositiveFloat
 
 from agentrl.config.section import Section
 
 
 class AdamWSection(Section):
-    """AdamW with a linear warm-up and a constant rate after it."""
+    """AdamW with a linear warm-up, and a rate that falls over the steps of the run if asked to."""
 
     learning_rate: PositiveFloat = 1e-6
     """The rate after the warm-up."""
@@ -18,5 +20,10 @@ class AdamWSection(Section):
     """On every parameter, norms and embeddings too; no decay in a step without credit."""
     warmup_steps: int = Field(default=0, ge=0)
     """Updates until the full rate; the first one already moves."""
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate goes from the full one, at the first step, to the final one, where the step
+    after the last of `run.steps` would be. Multiplied with the warm-up."""
+    final_learning_rate_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Where it ends, as a share of `learning_rate`."""
     max_grad_norm: PositiveFloat = 1.0
     """A longer gradient is shortened to this."""

@@ -1,0 +1,155 @@
+"""Low-rank adapters (peft) in a model that otherwise stays as it is.
+
+Source: Hu et al. 2021 (LoRA), equation 3: W + alpha / rank x B A, with B = 0 at first.
+"""
+
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentrl.config.learning.lora import LoraSection
+from agentrl.errors import ConfigError
+from agentrl.learn.swap import trained
+
+ADAPTER = "default"
+"""The name peft gives an adapter that has none."""
+
+FILE, PREFIX = "adapter_model.safetensors", "base_model.model."
+"""Where peft keeps an adapter, and what the names in there begin with."""
+
+
+def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
+    """Put adapters into the model, in place, and let nothing but them train.
+
+    They are float32 whatever the model is. The same seed makes the same adapters, and the caller's
+    random state is left as it was. Raises `ConfigError` without peft, for targets that are not
+    there, and for weights that are shared: the engine could not be given two for one.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError(
+            "learn.lora needs peft, which is not installed: pip install 'agentrl[lora]'"
+        ) from error
+    targets = section.targets
+    config = LoraConfig(
+        r=section.rank,
+        lora_alpha=section.alpha,  # pyright: ignore[reportArgumentType]
+        lora_dropout=section.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            inject_adapter_in_model(config, model)
+        except ValueError as error:
+            raise ConfigError(
+                f"learn.lora.targets={targets!r} does not fit {type(model).__name__}: {error}"
+            ) from error
+    _check_not_shared(model, section)
+    model.eval()
+    for parameter in trained(model).values():
+        parameter.data = parameter.data.float()
+    for _, layer in adapted(model):
+        layer.lora_dropout[ADAPTER].register_forward_pre_hook(_drop_where_it_trains)
+
+
+def adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield every module that has an adapter, with its name."""
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
+            yield name, module
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Return whether there are adapters in the model."""
+    return any(True for _ in adapted(model))
+
+
+def merged(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights by their Hugging Face names, detached, adapters added to what they adapt.
+
+    Sums are float32: an adapter's part may be less than the last bit of a bfloat16 weight. What has
+    no adapter is not copied.
+    """
+    deltas = {f"{name}.base_layer.weight": layer for name, layer in adapted(model)}
+    weights: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if ".lora_" in name:
+                continue
+            layer = deltas.get(name)
+            if layer is not None:
+                value = value.float() + layer.get_delta_weight(ADAPTER).float()
+            weights[name.replace(".base_layer.", ".")] = value.detach()
+    return weights
+
+
+def save_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Write the adapter as peft does: `PeftModel.from_pretrained(base model, folder)` reads it."""
+    from peft import get_peft_model_state_dict
+
+    config = copy.deepcopy(_configs(model)[ADAPTER])
+    config.base_model_name_or_path = model.name_or_path or None
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    state = get_peft_model_state_dict(model)
+    save_file({f"{PREFIX}{n}": v.contiguous() for n, v in state.items()}, folder / FILE)
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Take over what `save_adapter` wrote, into a model with adapters of the same shape."""
+    from peft import set_peft_model_state_dict
+
+    state = load_file(folder / FILE)
+    set_peft_model_state_dict(model, {n.removeprefix(PREFIX): v for n, v in state.items()})
+
+
+def identity(model: PreTrainedModel) -> dict[str, str]:
+    """Return what two adapted models share beside shapes: scales, and the weights below. Empty for
+    a model without adapters."""
+    if not is_adapted(model):
+        return {}
+    config = _configs(model)[ADAPTER]
+    return {
+        "alpha": str(config.lora_alpha),
+        "dropout": str(config.lora_dropout),
+        "base": fingerprint(p for p in model.parameters() if not p.requires_grad),
+    }
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """Return the SHA-256 of the bytes of tensors, one after the other."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _configs(model: PreTrainedModel) -> dict[str, Any]:
+    return model.peft_config  # pyright: ignore[reportAttributeAccessIssue, reportReturnType]
+
+
+def _check_not_shared(model: PreTrainedModel, section: LoraSection) -> None:
+    """Raise `ConfigError` where two modules share a weight and one of them is adapted."""
+    owners = Counter(value.data_ptr() for value in model.state_dict().values())
+    for name, layer in adapted(model):
+        if owners[layer.base_layer.weight.data_ptr()] > 1:
+            raise ConfigError(
+                f"learn.lora.targets={section.targets!r} adapts {name}, whose weight is another "
+                "module's too (tied embeddings): the engine could not be given two for one; "
+                "leave it out of the targets"
+            )
+
+
+def _drop_where_it_trains(dropout: nn.Module, _: Any) -> None:
+    dropout.train(torch.is_grad_enabled())

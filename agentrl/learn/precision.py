@@ -1,0 +1,64 @@
+"""What the trainer computes in: float32, or bfloat16 over float32 master weights."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.config.learning.precision import Precision
+
+
+def round_to(model: nn.Module, precision: Precision) -> None:
+    """Turn the model's parameters into this type, in place.
+
+    Buffers stay as they are: rotary frequencies would be off by positions in bfloat16. Tied
+    parameters stay tied.
+    """
+    dtype = getattr(torch, precision)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Master:
+    """A weight in float32, for a parameter that the model may hold rounded.
+
+    bfloat16 has 8 bits: an update of less than 1/512 of a weight would be lost, and a typical one
+    is far below that. So the optimiser moves `weight`, and `publish` rounds it anew.
+    """
+
+    weight: nn.Parameter
+    """The parameter itself where it is float32 anyway."""
+    parameter: nn.Parameter
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter) -> "Master":
+        """Return the master of a parameter; from now on it collects the parameter's gradients."""
+        if parameter.dtype == torch.float32:
+            return cls(parameter, parameter)
+        master = cls(nn.Parameter(parameter.detach().float()), parameter)
+        parameter.register_post_accumulate_grad_hook(master.collect)
+        return master
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the model holds something else than the weight itself."""
+        return self.weight is not self.parameter
+
+    def collect(self, parameter: Tensor) -> None:
+        """Add the parameter's gradient to the weight's, and forget it there.
+
+        Sums over micro-batches would lose in bfloat16 what each of them adds.
+        """
+        if parameter.grad is None:
+            return
+        gradient = parameter.grad.float()
+        self.weight.grad = gradient if self.weight.grad is None else self.weight.grad + gradient
+        parameter.grad = None
+
+    def publish(self) -> None:
+        """Put the weight into the model, rounded."""
+        if self.rounds:
+            with torch.no_grad():
+                self.parameter.copy_(self.weight)
