@@ -90,13 +90,18 @@ def rows_of(trees: Sequence[Tree]) -> list[Row]:
     return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
 
 
+def evidence_of(model: PreTrainedModel, *, limit_tokens: int = 8192) -> Evidence:
+    """Return what scores samples with a model."""
+    return Evidence(model, Padded(limit_tokens), temperature=1.0, head_at_positions=True)
+
+
 def scored_by(
     model: PreTrainedModel, rows: Sequence[Row], *, limit_tokens: int = 8192
 ) -> list[Row]:
     """Return the rows with log-probs of the model as it is."""
-    evidence = Evidence(model, Padded(limit_tokens), temperature=1.0, head_at_positions=True)
-    (group,) = evidence.of([Group("t", tuple(row.sample for row in rows))])
-    return [Row(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
+    group = Group("t", tuple(row.sample for row in rows))
+    (scored,) = evidence_of(model, limit_tokens=limit_tokens).of([group])
+    return [Row(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
 
 
 def gradients(

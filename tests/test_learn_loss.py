@@ -8,6 +8,7 @@
 """
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.learn.aggregate import Aggregation, Counts, aggregate
+from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.loss import PlannedLoss
 from agentrl.learn.losses.ppo_clip import ppo_clip
 from agentrl.learn.methods import loss_of
@@ -97,25 +99,39 @@ MASK = torch.tensor([[True, True], [True, False], [False, False]])
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [("token-mean", 3.0), ("seq-mean-token-mean", 3.5), ("seq-mean-token-sum", 4.5)],
+    [
+        ("token-mean", 3.0),
+        ("token-sum", 9.0),
+        ("seq-mean-token-mean", 3.5),
+        ("seq-mean-token-sum", 4.5),
+        ("seq-mean-token-sum-norm", 2.25),
+    ],
 )
 def test_aggregation_golden(how: Aggregation, expected: float) -> None:
     counts = Counts.of([2, 1, 0])
     assert counts == Counts(tokens=3, sequences=2)
-    assert aggregate(LOSSES, MASK, how=how, counts=counts).item() == pytest.approx(expected)
+    found = aggregate(LOSSES, MASK, how=how, counts=counts, horizon_tokens=2).item()
+    assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("how", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
+@pytest.mark.parametrize("how", get_args(Aggregation))
 def test_rejected_tokens_stay_in_the_denominator(how: Aggregation) -> None:
     kept = torch.tensor([[0.0, 3.0], [5.0, 0.0], [0.0, 0.0]])  # the loss of 1 was rejected
-    expected = {"token-mean": 8 / 3, "seq-mean-token-mean": 3.25, "seq-mean-token-sum": 4.0}
-    found = aggregate(kept, MASK, how=how, counts=Counts.of([2, 1, 0])).item()
+    expected = {
+        "token-mean": 8 / 3,
+        "token-sum": 8.0,
+        "seq-mean-token-mean": 3.25,
+        "seq-mean-token-sum": 4.0,
+        "seq-mean-token-sum-norm": 2.0,
+    }
+    counts = Counts.of([2, 1, 0])
+    found = aggregate(kept, MASK, how=how, counts=counts, horizon_tokens=2).item()
     assert found == pytest.approx(expected[how])
 
 
 @given(
     st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=2, max_size=6),
-    st.sampled_from(["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]),
+    st.sampled_from(get_args(Aggregation)),
     st.integers(1, 5),
 )
 def test_shares_of_micro_batches_add_up(
@@ -124,9 +140,9 @@ def test_shares_of_micro_batches_add_up(
     mask = torch.tensor(masks)
     losses = torch.linspace(-2, 3, mask.numel()).reshape(mask.shape)
     counts = Counts.of(mask.sum(dim=-1).tolist())
-    whole = aggregate(losses, mask, how=how, counts=counts)
+    whole = aggregate(losses, mask, how=how, counts=counts, horizon_tokens=3)
     shares = [
-        aggregate(losses[part], mask[part], how=how, counts=counts)
+        aggregate(losses[part], mask[part], how=how, counts=counts, horizon_tokens=3)
         for part in (slice(0, cut), slice(cut, None))
     ]
     assert sum(s.item() for s in shares) == pytest.approx(whole.item(), abs=1e-5)
