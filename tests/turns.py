@@ -1,0 +1,77 @@
+"""Samples of several turns, written down as what happened in each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl.learn.sample import Group, Sample
+
+Turn = tuple[Sequence[int], Sequence[int], float]
+"""What it answers, what the policy samples, and what it is paid."""
+
+
+def played(
+    *turns: Turn,
+    sample: int = 0,
+    reward: float | None = None,
+    stale: Sequence[int] = (),
+    truncated: bool = False,
+    final_value: float = 0.0,
+    values: Sequence[float] | None = None,
+    behaviour: Sequence[float] | None = None,
+    proximal: Sequence[float] | None = None,
+) -> Sample:
+    """Return the sample of these turns; `values` and so on are those of its sampled tokens.
+
+    With `reward` the environment only pays at the end. Turns in `stale` are too old to train.
+    """
+    tokens: list[int] = []
+    sampled: list[bool] = []
+    at: list[int] = []
+    for turn, (answered, said, _) in enumerate(turns):
+        tokens += [*answered, *said]
+        sampled += [False] * len(answered) + [True] * len(said)
+        at += [turn] * (len(answered) + len(said))
+    mask = np.asarray(sampled, dtype=bool)
+    old = np.isin(at, stale)
+
+    def placed(given: Sequence[float] | None) -> np.ndarray | None:
+        if given is None:
+            return None
+        found = np.full(len(tokens), np.nan)
+        found[mask] = given
+        return found
+
+    paid = tuple(float(pay) for _, _, pay in turns)
+    return Sample(
+        task_id="t",
+        sample=sample,
+        reward=sum(paid) if reward is None else reward,
+        token_ids=np.asarray(tokens, dtype=np.int64),
+        mask=mask & ~old,
+        behaviour=np.full(len(tokens), -1.0) if behaviour is None else _given(placed(behaviour)),
+        versions=np.zeros(len(tokens), dtype=np.int64),
+        turns=np.asarray(at, dtype=np.int64),
+        nodes=np.arange(len(tokens), dtype=np.int64),
+        sampled=mask,
+        turn_rewards=paid if reward is None else (),
+        truncated=truncated,
+        values=placed(values),
+        final_value=final_value,
+        proximal=placed(proximal),
+    )
+
+
+def group(*samples: Sample) -> list[Group]:
+    """Return a batch of one group."""
+    return [Group("t", samples)]
+
+
+def on_mask(sample: Sample, credit: np.ndarray) -> list[float]:
+    """Return the credit of the tokens that train."""
+    return credit[sample.mask].tolist()
+
+
+def _given(found: np.ndarray | None) -> np.ndarray:
+    assert found is not None
+    return found
