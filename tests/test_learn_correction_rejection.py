@@ -190,7 +190,7 @@ def test_what_is_rejected_has_no_gradient_and_stays_in_the_denominator(
 
 def test_a_token_trains_if_no_rejection_drops_it() -> None:
     model = model_of()
-    two = (VetoRejection(floor=0.1), DivergenceRejection(lower=0.9, upper=1.5))
+    two = (VetoRejection(floor=0.15), DivergenceRejection(lower=0.5, upper=3.0))
 
     def gradient(*sections: AnyRejection) -> Tensor:
         config = config_of(rejection=sections)

@@ -14,4 +14,4 @@ class GapAlarmSection(Section):
     """`stop` ends the run before the weights move; `warn` says it once and goes on."""
     mean_abs: PositiveFloat = 0.1
     """Greatest mean of |log trainer - log engine|, in nats. Right ones are below 1e-4 with float32
-    on both sides and about 0.02 with bfloat16; a wrong temperature or prompt makes more than 0.1."""
+    on both sides, and about 0.02 with bfloat16; a wrong temperature makes more than 0.1."""
