@@ -17,6 +17,7 @@ from agentrl.cli import (
     eval,
     gc,
     init,
+    methods,
     simulate,
     trace,
     train,
@@ -40,6 +41,7 @@ app.command("init")(init.init)
 app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
 app.command("envs")(envs.envs)
+app.command("methods")(methods.methods)
 app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)
 app.command("check-template")(check_template.check_template)

@@ -35,7 +35,7 @@ class TreeShape:
     segments: tuple[Segment, ...]
     """Parents first. The first is the root, which all samples hold, and which may have no tokens:
     the prompt, and what was sampled before the first branch point."""
-    places: tuple[Int[ndarray, " tokens"], ...]
+    places: tuple[Int[ndarray, " _"], ...]
     """The segment of every token of every sample."""
     trees: tuple[int, ...]
     """The tree of every sample, counted from 0. Two are in one tree if they share a sampled token;

@@ -26,7 +26,7 @@ def entropy_factors(
     those of a micro-batch and the factor may fall below 0.
     """
     # As in `grpo`: the rounded mean of equal numbers need not be that number.
-    if len(entropies) < 2 or entropies.max() == entropies.min():
+    if not len(entropies) or entropies.max() == entropies.min():
         return np.ones(len(entropies))
     z = (entropies - entropies.mean()) / entropies.std(ddof=1)
     return np.maximum(0.0, 1.0 + weight * z)
@@ -42,10 +42,10 @@ def aepo(
     found: TokenAdvantages = []
     at = 0
     for tokens, sample in zip(credit(groups), samples, strict=True):
-        scaled = tokens.copy()
-        scaled[sample.mask] *= factors[at : at + sample.sampled_tokens]
+        factor = np.ones(len(tokens))
+        factor[sample.mask] = factors[at : at + sample.sampled_tokens]
         at += sample.sampled_tokens
-        found.append(scaled)
+        found.append(tokens * factor)
     return found
 
 

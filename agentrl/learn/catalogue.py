@@ -1,0 +1,129 @@
+"""Every slot of the learning half and every method in it, for `agentrl methods` and the docs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import ValidationError
+
+from agentrl.config.learn import LearnSection
+from agentrl.config.schema import Key, method_of, own_keys, shown
+from agentrl.config.section import Section
+from agentrl.errors import ConfigError
+from agentrl.learn import (
+    advantages,
+    corrections,
+    losses,
+    proximals,
+    rejections,
+    selections,
+    shapings,
+)
+from agentrl.learn.method import Method, Need
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in the `learn` section that takes a method, or a list of them."""
+
+    key: str
+    methods: Sequence[Method[Any]]
+
+    @property
+    def default(self) -> str:
+        """Return the name of the method that is taken where none is named; empty for a list."""
+        value = LearnSection.model_fields[self.key].default
+        return method_of(type(value)) if isinstance(value, Section) else ""
+
+
+SLOTS = (
+    Slot("reward_shaping", shapings.METHODS),
+    Slot("advantage", advantages.METHODS),
+    Slot("loss", losses.METHODS),
+    Slot("proximal", proximals.METHODS),
+    Slot("correction", corrections.METHODS),
+    Slot("rejection", rejections.METHODS),
+    Slot("selection", selections.METHODS),
+)
+"""In the order in which `docs/methods.md` explains them."""
+
+HEADINGS = ("name", "what it is", "knobs", "needs", "source")
+
+
+def slots(key: str = "") -> tuple[Slot, ...]:
+    """Return the slot of that name, or all of them. Raises `ConfigError` for another name."""
+    if not key:
+        return SLOTS
+    found = tuple(slot for slot in SLOTS if slot.key == key)
+    if not found:
+        raise ConfigError(f"{key!r} is not a slot; the slots are {', '.join(s.key for s in SLOTS)}")
+    return found
+
+
+def rows(slot: Slot, *, mark: str = "") -> list[tuple[str, ...]]:
+    """Return a row per method, as in `HEADINGS`; `mark` stands on both sides of what is typed."""
+    return [
+        (
+            f"{mark}{name}{mark}" + (" (default)" if name == slot.default else ""),
+            " ".join((method.section.__doc__ or "").split()),
+            ", ".join(f"{mark}{k.name}: {k.default}{mark}" for k in knobs(method.section)),
+            "; ".join(_needs(method, mark)),
+            method.source,
+        )
+        for method in slot.methods
+        if (name := method_of(method.section))
+    ]
+
+
+def knobs(section: type[Section]) -> list[Key]:
+    """Return the keys of a method, without the `name` that chose it."""
+    return [key for key in own_keys(section) if key.name != "name"]
+
+
+def variants(section: type[Section]) -> Iterator[tuple[str, Section]]:
+    """Yield the section with each value of each of its choices, and that choice in words.
+
+    A choice is a knob with a few allowed values; a value that another knob would have to go with is
+    left out.
+    """
+    for key in knobs(section):
+        for value in _choices(key.field.annotation):
+            try:
+                yield f"{key.name}: {shown(value)}", section(**{key.name: value})
+            except ValidationError:
+                continue
+
+
+def markdown() -> str:
+    """Return a table per slot, for the documentation."""
+    parts: list[str] = []
+    for slot in SLOTS:
+        parts += [f"### `{slot.key}`", "", _line(HEADINGS), _line(["---"] * len(HEADINGS))]
+        parts += [*(_line(row) for row in rows(slot, mark="`")), ""]
+    return "\n".join(parts)
+
+
+def _needs(method: Method[Any], mark: str) -> Iterator[str]:
+    """Yield what a method needs with its defaults, and what choices add to that."""
+    always: frozenset[Need] = method.needs(method.section())
+    yield from sorted(always)
+    for words, section in variants(method.section):
+        if more := method.needs(section) - always:
+            yield f"{', '.join(sorted(more))} with {mark}{words}{mark}"
+
+
+def _choices(annotation: object) -> Iterator[object]:
+    if annotation is bool:
+        yield from (True, False)
+    elif annotation is NoneType:
+        yield None
+    elif get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _choices(member)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
