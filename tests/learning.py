@@ -1,5 +1,6 @@
 """What tests of the learning half share: a small real model, trees, rows, blocks, a gradient."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -136,6 +137,22 @@ def gradients(
 def gradient_of(model: PreTrainedModel) -> Tensor:
     """Return the gradient the model holds, as one vector."""
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def policy_gradient(model: PreTrainedModel, rows: Sequence[Row], cap: float) -> Tensor:
+    """Return the gradient of -mean(w A log pi) written out, w = min(pi / mu, cap) or 1."""
+    model.zero_grad(set_to_none=True)
+    total = torch.zeros(())
+    for row in rows:
+        ids = torch.tensor(row.sample.token_ids)
+        logs = model(input_ids=ids[None]).logits[0].log_softmax(dim=-1)
+        for t in np.flatnonzero(row.sample.mask):
+            log = logs[t - 1, ids[t]]
+            gap = log.item() - row.sample.behaviour[t]
+            weight = min(math.exp(gap), cap) if math.isfinite(gap) else 1.0
+            total = total - weight * row.advantages[t] * log
+    (total / sum(row.sample.sampled_tokens for row in rows)).backward()
+    return gradient_of(model)
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:

@@ -29,6 +29,7 @@ from agentrl.config.learning.loss import (
     aggregation_of,
 )
 from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learning.proximal import CurrentProximal
 from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.batch import Row
 from agentrl.learn.correction import Mismatch
@@ -49,6 +50,7 @@ from tests.learning import (
     block,
     gradients,
     model_of,
+    policy_gradient,
     policy_tokens,
     rows_of,
     scored_by,
@@ -119,6 +121,7 @@ TOKENS: list[tuple[LossSection, float, float, float, float, bool]] = [
     (AepoLoss(clip_low=0.1, clip_high=0.3, dual_clip=None), 1.5, 2.0, -2.6, -2.6, True),
     (AepoLoss(clip_low=0.1, clip_high=0.3, dual_clip=None), 0.7, -1.0, 0.9, 0.0, True),
     (AepoLoss(clip_low=0.1, clip_high=0.3, dual_clip=None), 4.0, -1.0, 4.0, 4.0, False),
+    (AepoLoss(clip_low=0.1, clip_high=0.3, dual_clip=None), 1.2, -1.0, 1.2, 1.2, False),
     (CispoLoss(clip_high=0.28), 2.0, 1.0, -1.28 * math.log(2), -1.28, True),
     (CispoLoss(clip_high=0.28), 2.0, -1.0, 1.28 * math.log(2), 1.28, True),
     (CispoLoss(), 0.01, -1.0, 0.01 * math.log(0.01), 0.01, False),
@@ -474,6 +477,19 @@ def test_a_planned_loss_knows_what_each_token_will_be_multiplied_by() -> None:
     torch.testing.assert_close(weights, wanted)
     assert (gaps > 0.2).any()
     assert not tokens.logprobs.requires_grad
+
+
+@pytest.mark.parametrize("section", [ReinforceLoss(), PpoClipLoss()])
+def test_anchored_to_the_current_policy_the_gradient_is_the_weighed_policy_gradient(
+    section: LossSection,
+) -> None:
+    model, rows = model_of(), rows_apart()
+    config = LearnSection(
+        correction=TruncatedCorrection(cap=1.1), proximal=CurrentProximal()
+    ).model_copy(update={"loss": section})
+    found = gradients(model, rows, config)[:-1]
+    # The rows hold log-probs of other weights, as in a later step of a batch; none of them counts.
+    assert_close(found, policy_gradient(model, rows, 1.1))
 
 
 @pytest.mark.parametrize("section", LOSSES)

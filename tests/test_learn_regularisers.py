@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from agentrl.config.learn import LearnSection
+from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.loss import GspoLoss, PpoClipLoss, SapoLoss, aggregation_of
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.regularisers import KlSection
@@ -200,6 +201,11 @@ def test_needs_of_the_regularisers() -> None:
     assert "idle rows" in Methods.of(LearnSection(entropy_bonus=0.1)).needs
     kl = Methods.of(LearnSection(kl=KlSection()))
     assert {"reference logprobs", "idle rows"} <= kl.needs
+    # Nothing corrects here, and the factor of the KL needs to know who sampled all the same.
+    bare = LearnSection(correction=NoCorrection(), kl=KlSection())
+    assert "behaviour logprobs" not in Methods.of(bare).needs
+    factored = bare.model_copy(update={"kl": KlSection(off_policy=True)})
+    assert "behaviour logprobs" in Methods.of(factored).needs
 
 
 FAST = AdamWSection(learning_rate=0.02)

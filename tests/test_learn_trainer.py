@@ -10,7 +10,6 @@
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -42,6 +41,7 @@ from tests.learning import (
     gradients,
     head_of,
     model_of,
+    policy_gradient,
     rows_of,
     scored_by,
     trees_of,
@@ -155,22 +155,6 @@ def test_proximal_log_probs_stand_at_their_tokens() -> None:
         mask = row.sample.mask
         assert row.sample.proximal is not None
         np.testing.assert_allclose(row.sample.proximal[mask], expected[mask[1:]], atol=1e-5)
-
-
-def policy_gradient(model: PreTrainedModel, rows: Sequence[Row], cap: float) -> Tensor:
-    """Return the gradient of -mean(w A log pi) written out, w = min(pi / mu, cap) or 1."""
-    model.zero_grad(set_to_none=True)
-    total = torch.zeros(())
-    for row in rows:
-        ids = torch.tensor(row.sample.token_ids)
-        logs = model(input_ids=ids[None]).logits[0].log_softmax(dim=-1)
-        for t in np.flatnonzero(row.sample.mask):
-            log = logs[t - 1, ids[t]]
-            gap = log.item() - row.sample.behaviour[t]
-            weight = min(math.exp(gap), cap) if math.isfinite(gap) else 1.0
-            total = total - weight * row.advantages[t] * log
-    (total / sum(row.sample.sampled_tokens for row in rows)).backward()
-    return gradient_of(model)
 
 
 @pytest.mark.parametrize("cap", [2.0, 0.5])

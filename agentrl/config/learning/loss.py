@@ -122,8 +122,8 @@ class BapoLoss(LossSection):
 
 class ReinforceLoss(LossSection):
     """The plain policy gradient, -advantage x log-prob. What other policies sampled is weighed by
-    the correction alone, at the weights the proximal policy stands for: take several optimiser
-    steps per batch with cispo, which follows the current ones."""
+    the correction alone: set `proximal` to current, so that it weighs the policy of each optimiser
+    step, where a batch makes several of them."""
 
     name: Literal["reinforce"] = "reinforce"
 

@@ -22,6 +22,13 @@ class BehaviourProximal(Section):
     name: Literal["behaviour"] = "behaviour"
 
 
+class CurrentProximal(Section):
+    """The policy that is being optimised: no ratio ever leaves 1, and the correction weighs current
+    over behaviour, which makes any loss the policy gradient with importance weights."""
+
+    name: Literal["current"] = "current"
+
+
 class LogLinearProximal(Section):
     """Between behaviour and current in log-probs, by the age of each token; no forward pass."""
 
@@ -75,6 +82,7 @@ class SnapshotProximal(Section):
 AnyProximal = Annotated[
     RecomputedProximal
     | BehaviourProximal
+    | CurrentProximal
     | LogLinearProximal
     | LinearProximal
     | EwmaProximal

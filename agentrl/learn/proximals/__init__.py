@@ -7,6 +7,7 @@ from agentrl.learn.proximals import interpolated, kept, recorded
 METHODS: tuple[Method[ProximalFunction], ...] = (
     recorded.RECOMPUTED,
     recorded.BEHAVIOUR,
+    recorded.CURRENT,
     interpolated.LOG_LINEAR,
     interpolated.LINEAR,
     kept.EWMA,

@@ -1,9 +1,13 @@
-"""Anchors that were evaluated as they are: the weights at batch start, or the engine's numbers."""
+"""Anchors that are evaluated anyway: the weights at batch start or now, the engine's numbers."""
 
 from jaxtyping import Float
 from torch import Tensor
 
-from agentrl.config.learning.proximal import BehaviourProximal, RecomputedProximal
+from agentrl.config.learning.proximal import (
+    BehaviourProximal,
+    CurrentProximal,
+    RecomputedProximal,
+)
 from agentrl.learn.method import Method, always
 from agentrl.learn.proximal import AnchorTokens, ProximalFunction
 
@@ -18,12 +22,21 @@ def behaviour(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
     return tokens.behaviour
 
 
+def current(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
+    """Return the log-probs of the policy as it is."""
+    return tokens.current
+
+
 def _recomputed(section: RecomputedProximal) -> ProximalFunction:
     return recomputed
 
 
 def _behaviour(section: BehaviourProximal) -> ProximalFunction:
     return behaviour
+
+
+def _current(section: CurrentProximal) -> ProximalFunction:
+    return current
 
 
 RECOMPUTED = Method(
@@ -38,3 +51,4 @@ BEHAVIOUR = Method(
     "Schulman et al. 2017, arXiv 1707.06347",
     always("behaviour logprobs"),
 )
+CURRENT = Method(CurrentProximal, _current, "verl, bypass mode with a REINFORCE loss")
