@@ -79,6 +79,41 @@ class Completion:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """Tokens that somebody else wrote, for the policy to say how likely they are."""
+
+    id: str
+    """Names the request for `abort`; unique among those in flight."""
+    prompt: tuple[int, ...]
+    """The context before the tokens; at least one."""
+    token_ids: tuple[int, ...]
+    """The tokens; at least one."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """The distribution they are judged under."""
+    top_logprobs: int = 0
+    """How many alternatives to return per token."""
+    entropies: bool = False
+    distribution: bool = False
+    """Whether to return the whole distribution at the last token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What one version of the policy says about tokens."""
+
+    logprobs: tuple[float, ...]
+    """Of each token, in nats, under the exact sampling distribution; -inf for one that cannot be
+    drawn. Empty when the request was aborted."""
+    version: int
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token, as in `Completion`."""
+    entropies: tuple[float, ...] = ()
+    """Per token, in nats."""
+    distribution: tuple[float, ...] = ()
+    """Log-probs of the whole vocabulary, by token id, at the place of the last token."""
+
+
 @runtime_checkable
 class PolicyEngine(Protocol):
     """Samples turns from the policy. Many requests are in flight at once."""
@@ -116,4 +151,17 @@ class PolicyEngine(Protocol):
 
     async def close(self) -> None:
         """End every request as aborted and release everything. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ScoringEngine(PolicyEngine, Protocol):
+    """A policy engine that also scores tokens in one forward pass. Drafts need one."""
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights now loaded say of the tokens, all under one version.
+
+        `abort`, `pause` and `close` end it with empty log-probs. Raises `ValueError` for tokens
+        that do not fit the context or the vocabulary.
+        """
         ...

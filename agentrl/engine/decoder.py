@@ -23,8 +23,8 @@ class Segment:
     start: int
     """Position of the first token; keys of all before it are in the slot."""
     tokens: Sequence[int]
-    wants_logits: bool
-    """Whether the logits after the last token are asked for."""
+    wanted: int
+    """After how many of its last tokens the logits are asked for."""
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class Decoder(Protocol):
     vocabulary: int
 
     def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Return float32 logits (wanting segments, vocabulary), in the order of the segments.
+        """Return float32 logits (wanted tokens, vocabulary), in the order of segments and tokens.
 
         Segments of one call are of different slots. Keys at and after a segment's start are
         overwritten.

@@ -45,12 +45,12 @@ class FallbackDecoder:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Return float32 logits (wanting segments, vocabulary), in the order of the segments."""
+        """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         rows = [self._advance(segment) for segment in segments]
-        wanted = [row for row, s in zip(rows, segments, strict=True) if s.wants_logits]
+        wanted = [row for row, s in zip(rows, segments, strict=True) if s.wanted]
         if not wanted:
             return torch.empty(0, self.vocabulary, device=self._device)
-        return torch.stack(wanted)
+        return torch.cat(wanted)
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
         """Let `target` hold the first `tokens` of `source`, or nothing where it cannot be cut.
@@ -90,7 +90,7 @@ class FallbackDecoder:
         self._caches = [self._empty() for _ in self._caches]
 
     def _advance(self, segment: Segment) -> Tensor:
-        """Compute one segment and return the logits after its last token."""
+        """Compute one segment and return the logits after its wanted tokens."""
         ids = torch.tensor([list(segment.tokens)], device=self._device)
         if segment.start == 0:
             self._caches[segment.slot] = self._empty()
@@ -100,8 +100,10 @@ class FallbackDecoder:
                 f"{type(self._model).__name__} keeps {cache.get_seq_length()} positions where "
                 f"{segment.start} were computed; its cache cannot be continued by the local engine"
             )
-        out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return out.logits[0, -1].float()
+        # 0 would keep the logits of every token.
+        keep = max(1, segment.wanted)
+        out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=keep)
+        return out.logits[0, -keep:].float()
 
     def _empty(self) -> DynamicCache:
         return DynamicCache(config=self._config)

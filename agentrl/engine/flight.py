@@ -35,6 +35,15 @@ class Flight:
         self.noise = stream(self.request.seed)
 
     @property
+    def reusable(self) -> list[int]:
+        """Return the part of the context whose keys may come from a cache, and one more token."""
+        return self.context
+
+    def wanted(self, start: int, count: int) -> int:
+        """Return after how many of the last of `count` tokens from `start` on it needs logits."""
+        return int(start + count == len(self.context))
+
+    @property
     def new_tokens(self) -> list[int]:
         """Return what has been sampled."""
         return self.context[len(self.request.prompt) :]
@@ -48,6 +57,14 @@ class Flight:
             self.top_logprobs.append(pick.top)
         if self.request.entropies:
             self.entropies.append(pick.entropy)
+
+    def begin_again(self) -> None:
+        """Go on under new weights: what is sampled stays."""
+
+    def end(self, finish: FinishReason) -> None:
+        """Answer the caller with what there is."""
+        if not self.reply.done():
+            self.reply.set_result(self.completion(finish))
 
     def completion(self, finish: FinishReason) -> Completion:
         """Return what there is, as the answer to the request."""

@@ -108,7 +108,7 @@ class LlamaDecoder:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Return float32 logits (wanting segments, vocabulary), in the order of the segments."""
+        """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         ordered = sorted(segments, key=lambda s: (len(s.tokens) > 1, s.slot))
         step = self._plan(ordered)
         x = self._weights.embedding.index_select(0, step.tokens)
@@ -118,8 +118,12 @@ class LlamaDecoder:
             return x.new_empty((0, self.vocabulary), dtype=torch.float32)
         x = x.index_select(0, step.wanted)
         logits = self._weights.head(self._norm(x, self._weights.norm)).float()
-        places = {id(s): row for row, s in enumerate(s for s in ordered if s.wants_logits)}
-        order = [places[id(s)] for s in segments if s.wants_logits]
+        places: dict[int, range] = {}
+        end = 0
+        for segment in ordered:
+            places[id(segment)] = range(end, end + segment.wanted)
+            end += segment.wanted
+        order = list(chain.from_iterable(places[id(s)] for s in segments))
         if order == list(range(len(order))):
             return logits[: len(order)]
         return logits[self._tensor(order)]
@@ -199,8 +203,7 @@ class LlamaDecoder:
         ends, end = list[int](), 0
         for segment in segments:
             end += len(segment.tokens)
-            if segment.wants_logits:
-                ends.append(end - 1)
+            ends.extend(range(end - segment.wanted, end))
         rows = rounded(len(tokens), ROW_STEP)
         padded_positions = self._tensor(positions + [0] * (rows - len(tokens)))
         return _Step(

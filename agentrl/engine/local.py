@@ -22,11 +22,14 @@ from agentrl.engine.decoder import Capacity, Segment, open_decoder
 from agentrl.engine.flight import Flight
 from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import sample
+from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.slots import Slot, place
 from agentrl.engine.stopping import Decode, ends_with_stop
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, blame
-from agentrl.policy import Completion, FinishReason, GenerateRequest
+from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
+
+AnyFlight = Flight | ScoreFlight
 
 TURNS = 4
 """Turns of the event loop between two steps. A tool's answer takes a few to get from its pipe to
@@ -41,6 +44,7 @@ class EngineStatistics:
     waiting: int
     steps: int
     sampled_tokens: int
+    scored_tokens: int
     computed_prompt_tokens: int
     """Context tokens computed, those computed again after a load too."""
     cached_prompt_tokens: int
@@ -94,13 +98,14 @@ class LocalEngine:
         self._decode = decode
         self._version = version
         self._slots = [Slot(index) for index in range(slots)]
-        self._flights: dict[str, Flight] = {}
-        self._waiting: deque[Flight] = deque()
+        self._flights: dict[str, AnyFlight] = {}
+        self._waiting: deque[AnyFlight] = deque()
         self._loop: asyncio.Task[None] | None = None
         self._open = True
         self._paused = False
         self._broken: EngineError | None = None
         self._requests = self._steps = self._sampled = self._computed = self._cached = 0
+        self._scored = 0
         self._busy_s = 0.0
 
     @property
@@ -123,10 +128,21 @@ class LocalEngine:
             self._requests,
             min(request.max_new_tokens, self._capacity.context_tokens - len(request.prompt)),
         )
-        self._requests += 1
-        self._flights[request.id] = flight
-        self._waiting.append(flight)
-        self._wake()
+        self._take(flight)
+        try:
+            return await flight.reply
+        finally:
+            self._forget(flight)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens, in one pass over those that are not cached.
+
+        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
+        """
+        self._check_usable()
+        self._check_score(request)
+        flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
+        self._take(flight)
         try:
             return await flight.reply
         finally:
@@ -164,6 +180,8 @@ class LocalEngine:
         for slot in self._slots:
             slot.held.clear()
             slot.flight = None
+        for flight in seated:
+            flight.begin_again()
         # They keep their turn; siblings share what the first of them computes again.
         seated.sort(key=lambda flight: flight.order, reverse=True)
         self._waiting.extendleft(seated)
@@ -194,12 +212,19 @@ class LocalEngine:
             waiting=len(self._waiting),
             steps=self._steps,
             sampled_tokens=self._sampled,
+            scored_tokens=self._scored,
             computed_prompt_tokens=self._computed,
             cached_prompt_tokens=self._cached,
             busy_s=self._busy_s,
         )
 
     # --- the loop ---------------------------------------------------------------------------------
+
+    def _take(self, flight: AnyFlight) -> None:
+        self._requests += 1
+        self._flights[flight.request.id] = flight
+        self._waiting.append(flight)
+        self._wake()
 
     def _wake(self) -> None:
         """See to it that the loop runs, if there is anything to compute."""
@@ -227,13 +252,20 @@ class LocalEngine:
         segments = self._segments()
         logits = self._decoder.forward(segments)
         due: list[Flight] = []
+        rows: list[int] = []
+        row = 0
         for segment in segments:
             slot = self._slots[segment.slot]
             slot.held.extend(segment.tokens)
-            if segment.wants_logits and slot.flight is not None:
-                due.append(slot.flight)
+            flight = slot.flight if segment.wanted else None
+            if isinstance(flight, ScoreFlight):
+                self._score(flight, logits[row : row + segment.wanted])
+            elif flight is not None:
+                due.append(flight)
+                rows.append(row)
+            row += segment.wanted
         if due:
-            self._sample(due, logits)
+            self._sample(due, logits if len(rows) == row else logits[rows])
         self._steps += 1
         self._busy_s += time.perf_counter() - began
 
@@ -242,7 +274,7 @@ class LocalEngine:
         for flight in list(self._waiting):
             if all(slot.flight is not None for slot in self._slots):
                 return
-            placement = place(flight.context, self._slots)
+            placement = place(flight.reusable, self._slots)
             if placement is None:
                 continue
             self._waiting.remove(flight)
@@ -257,23 +289,24 @@ class LocalEngine:
     def _segments(self) -> list[Segment]:
         """Return what to compute now: one token of each seated request, and a piece of prompts."""
         segments: list[Segment] = []
-        behind: list[tuple[Slot, Flight]] = []
+        behind: list[tuple[Slot, AnyFlight]] = []
         for slot in self._slots:
             if (flight := slot.flight) is None:
                 continue
             if len(flight.context) - len(slot.held) == 1:
-                segments.append(Segment(slot.index, len(slot.held), flight.context[-1:], True))
+                start = len(slot.held)
+                wanted = flight.wanted(start, 1)
+                segments.append(Segment(slot.index, start, flight.context[-1:], wanted))
             else:
                 behind.append((slot, flight))
         for slot, flight, count in self._shares(behind):
             start = len(slot.held)
             tokens = flight.context[start : start + count]
             self._computed += count
-            wants = start + count == len(flight.context)
-            segments.append(Segment(slot.index, start, tokens, wants))
+            segments.append(Segment(slot.index, start, tokens, flight.wanted(start, count)))
         return segments
 
-    def _shares(self, behind: list[tuple[Slot, Flight]]) -> list[tuple[Slot, Flight, int]]:
+    def _shares(self, behind: list[tuple[Slot, AnyFlight]]) -> list[tuple[Slot, AnyFlight, int]]:
         """Divide the step's prefill between those who have not caught up with their prompts.
 
         Who came first gets at least half, so that it moves on; the others share what is left,
@@ -289,7 +322,7 @@ class LocalEngine:
             index = first[0].index
             missing[index] = min(missing[index], max(-(-budget // 2), budget - others))
             queue.insert(0, first)
-        shares: list[tuple[Slot, Flight, int]] = []
+        shares: list[tuple[Slot, AnyFlight, int]] = []
         for slot, flight in queue:
             count = min(missing[slot.index], budget)
             budget -= count
@@ -311,6 +344,12 @@ class LocalEngine:
             if (finish := self._finish(flight)) is not None:
                 self._end(flight, finish)
 
+    def _score(self, flight: ScoreFlight, logits: torch.Tensor) -> None:
+        flight.take(logits, version=self._version)
+        self._scored += len(logits)
+        if flight.is_done:
+            self._end(flight, "stop")
+
     def _finish(self, flight: Flight) -> FinishReason | None:
         request = flight.request
         if flight.context[-1] in request.stop_token_ids:
@@ -322,16 +361,15 @@ class LocalEngine:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _end(self, flight: Flight, finish: FinishReason) -> None:
+    def _end(self, flight: AnyFlight, finish: FinishReason) -> None:
         self._forget(flight)
-        if not flight.reply.done():
-            flight.reply.set_result(flight.completion(finish))
+        flight.end(finish)
 
     def _end_all(self) -> None:
         for flight in list(self._flights.values()):
             self._end(flight, "aborted")
 
-    def _forget(self, flight: Flight) -> None:
+    def _forget(self, flight: AnyFlight) -> None:
         """Free what a request occupies; its slot keeps the keys for whoever comes next."""
         if self._flights.get(flight.request.id) is not flight:
             return
@@ -384,11 +422,26 @@ class LocalEngine:
                 f"request {request.id!r} has stop strings, and the engine cannot read text; give "
                 "LocalEngine(decode=tokenizer.decode)"
             )
-        self._check_vocabulary(request)
+        self._check_vocabulary(request, request.prompt)
 
-    def _check_vocabulary(self, request: GenerateRequest) -> None:
+    def _check_score(self, request: ScoreRequest) -> None:
+        """Raise `ValueError` where tokens cannot be scored, before the request is taken."""
+        context, tokens = self._capacity.context_tokens, request.prompt + request.token_ids
+        if not request.prompt or not request.token_ids or len(tokens) > context:
+            raise ValueError(
+                f"request {request.id!r}: {len(request.token_ids)} tokens after a prompt of "
+                f"{len(request.prompt)} are to be scored; give at least one of each, and no more "
+                f"than engine.context_tokens={context} together"
+            )
+        if request.id in self._flights:
+            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+        self._check_vocabulary(request, tokens)
+
+    def _check_vocabulary(
+        self, request: GenerateRequest | ScoreRequest, tokens: tuple[int, ...]
+    ) -> None:
         size = self._decoder.vocabulary
-        for token in (min(request.prompt), max(request.prompt)):
+        for token in (min(tokens), max(tokens)):
             if 0 <= token < size:
                 continue
             raise ValueError(

@@ -55,7 +55,7 @@ def sample(
             "or have diverged"
         )
     tokens: list[int] = drawn.tolist()
-    tops = _most_likely(logprobs, top)
+    tops = most_likely(logprobs, top)
     found = entropy(logprobs).tolist() if entropies else [0.0] * len(tokens)
     return [Pick(*row) for row in zip(tokens, chosen, tops, found, strict=True)]
 
@@ -130,7 +130,8 @@ def _is_shaped(sampling: Sampling, vocabulary: int) -> bool:
     return sampling.temperature == 0 or sampling.top_p < 1 or 0 < sampling.top_k < vocabulary
 
 
-def _most_likely(logprobs: Tensor, top: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
+def most_likely(logprobs: Tensor, top: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
+    """Return the most likely tokens of each row, `top` of them, without what cannot be drawn."""
     most = max(top)
     if not most:
         return [()] * len(top)

@@ -1,17 +1,20 @@
 """An engine that plays replies given to it. It needs no model, and keeps every promise of one."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl.errors import EngineError
-from agentrl.policy import Completion, FinishReason, GenerateRequest
+from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 
 Reply = Callable[[GenerateRequest], Sequence[int]]
 """What to say, as token ids."""
 Logprob = Callable[[GenerateRequest, int, int], float]
 """Of a token, given its request, its place in the completion, and the token; entropies too."""
+Distribution = Callable[[tuple[int, ...]], Sequence[float]]
+"""Log-probs of the whole vocabulary after a context; at temperature 0 too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -202,3 +205,43 @@ class ScriptedEngine:
                 "the prompt or raise engine.context_tokens"
             )
         return min(room, request.max_new_tokens)
+
+
+class ScriptedScorer(ScriptedEngine):
+    """A scripted engine that also scores; what it says need not agree with how it scores."""
+
+    def __init__(
+        self,
+        replies: Reply | Mapping[tuple[int, ...], Sequence[int]],
+        distribution: Distribution,
+        **changes: Any,
+    ) -> None:
+        """Take how tokens are scored, and what `ScriptedEngine` takes."""
+        super().__init__(replies, **changes)
+        self.distribution = distribution
+        self.scored: list[ScoreRequest] = []
+        """Every request for scores in the order it came."""
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Score tokens by `distribution`; with empty log-probs if it is paused meanwhile."""
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
+        self.scored.append(request)
+        await asyncio.sleep(self._token_s)
+        if not self._taking.is_set():
+            return Scores(logprobs=(), version=self._version)
+        tokens = request.token_ids
+        rows = [self.distribution(request.prompt + tokens[:at]) for at in range(len(tokens))]
+        ranked = [sorted(enumerate(row), key=lambda pair: -pair[1]) for row in rows]
+        top = tuple(tuple(pairs[: request.top_logprobs]) for pairs in ranked)
+        return Scores(
+            logprobs=tuple(row[token] for row, token in zip(rows, tokens, strict=True)),
+            version=self._version,
+            top_logprobs=top if request.top_logprobs else (),
+            entropies=tuple(map(_entropy, rows)) if request.entropies else (),
+            distribution=tuple(rows[-1]) if request.distribution else (),
+        )
+
+
+def _entropy(logprobs: Sequence[float]) -> float:
+    return -sum(math.exp(x) * x for x in logprobs if x > -math.inf)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentrl.engine.flight import Flight
+from agentrl.engine.scoring import ScoreFlight
 
 WORTH_TOKENS = 16
 """Shorter common prefixes are computed again rather than copied or waited for."""
@@ -20,7 +21,7 @@ class Slot:
     index: int
     held: list[int] = field(default_factory=list[int])
     """The tokens whose keys are in the cache."""
-    flight: Flight | None = None
+    flight: Flight | ScoreFlight | None = None
     """The request decoding here; None while idle."""
     used_at: int = 0
     """When the slot last became idle, on the engine's step counter."""

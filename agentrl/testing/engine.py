@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import CheckError, EngineError
-from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.policy import (
+    Completion,
+    GenerateRequest,
+    PolicyEngine,
+    Sampling,
+    ScoreRequest,
+    Scores,
+    ScoringEngine,
+)
 from agentrl.testing.leaks import Holdings, check_no_leak
 
 __all__ = ["ScriptedEngine", "check_engine"]
@@ -78,6 +86,7 @@ class _Check:
         await self.check_abort()
         await self.check_cancellation()
         await self.check_overflow()
+        await self.check_scores()
         await self.check_pause()
         await self.check_load()
         await self.check_close()
@@ -218,6 +227,48 @@ class _Check:
             return
         raise CheckError(
             f"a prompt that leaves no room is refused: {self.context_tokens} tokens were taken"
+        )
+
+    async def check_scores(self) -> None:
+        """What was sampled is scored as it was sampled; only of an engine that scores."""
+        engine = self.engine
+        if not isinstance(engine, ScoringEngine):
+            return
+        request = self.request(seed=17)
+        done = await self.ask(request)
+        asked = ScoreRequest(
+            id="check-score",
+            prompt=request.prompt,
+            token_ids=done.token_ids,
+            top_logprobs=2,
+            entropies=True,
+            distribution=True,
+        )
+        scores = await self.timed("score", engine.score(asked))
+        count = len(done.token_ids)
+        lengths = (len(scores.logprobs), len(scores.top_logprobs), len(scores.entropies))
+        self.expect(
+            lengths == (count,) * 3 and scores.version == engine.version,
+            "every token is scored, by the version that is loaded",
+            f"{lengths} log-probs, alternatives and entropies for {count} tokens, version "
+            f"{scores.version} and the engine's {engine.version}",
+        )
+        gap = max(abs(a - b) for a, b in zip(scores.logprobs, done.logprobs, strict=True))
+        self.expect(
+            gap <= LOGPROB_TOLERANCE,
+            "what was sampled is scored as it was sampled",
+            f"log-probs differ by {gap} nats",
+        )
+        self.check_distribution(scores, done.token_ids[-1])
+
+    def check_distribution(self, scores: Scores, last: int) -> None:
+        total = sum(math.exp(x) for x in scores.distribution)
+        here = scores.distribution[last] if scores.distribution else math.nan
+        self.expect(
+            math.isclose(total, 1, abs_tol=1e-3)
+            and math.isclose(here, scores.logprobs[-1], abs_tol=LOGPROB_TOLERANCE),
+            "the distribution at the last token is whole, and the one it is scored under",
+            f"it sums to {total} and gives that token {here}, scored {scores.logprobs[-1]}",
         )
 
     async def check_pause(self) -> None:
