@@ -36,7 +36,10 @@ class Supervisor:
 
     @classmethod
     async def start(cls, how: Launcher, settings: SandboxSettings, *, warm: int) -> Self:
-        """Start one and wait until it can open sessions; `ConfigError` when it cannot start."""
+        """Start one and wait until it can open sessions.
+
+        `ConfigError` when it says why it cannot start, `SandboxError` when it ends without a word.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -53,8 +56,11 @@ class Supervisor:
             if started.pid is not None:
                 supervisor._fence = await Fence.around(started.pid, settings)
         except SandboxError as error:
-            log = started.log.tail() or str(error)
+            log = started.log.tail()
             await supervisor.close()
+            # What a machine does not allow is said. One that was killed says nothing.
+            if not log:
+                raise SandboxError(f"a sandbox supervisor did not start: {error}") from error
             raise ConfigError(how.explain(log)) from error
         except BaseException:
             await supervisor.close()
