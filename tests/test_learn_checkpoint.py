@@ -13,6 +13,7 @@ import resource
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.config.learn import LearnSection
+from agentrl.config.learning.ema import EmaSection
+from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError, LearnError
@@ -54,9 +57,9 @@ def policy(seed: int = 0, *, tied: bool = True, hidden_size: int = 16) -> PreTra
     )
 
 
-def trainer_of(model: PreTrainedModel | None = None) -> Trainer:
+def trainer_of(model: PreTrainedModel | None = None, **changes: Any) -> Trainer:
     """Return a trainer at version 0."""
-    return Trainer(model or policy(), CONFIG, seed=3)
+    return Trainer(model or policy(), CONFIG.model_copy(update=changes), seed=3, steps=6)
 
 
 def trees_of(version: int) -> list[Tree]:
@@ -89,7 +92,9 @@ def run(trainer: Trainer, steps: int) -> None:
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:
     """Return a copy of the weights and of the optimiser's state."""
-    tensors = trainer.weights() | trainer.optimizer.state()
+    tensors = trainer.weights() | trainer.optimizer.state() | trainer.optimizer.weights()
+    if trainer.ema is not None:
+        tensors |= {f"ema.{name}": value for name, value in trainer.ema.state().items()}
     return {name: value.clone() for name, value in tensors.items()}
 
 
@@ -132,6 +137,65 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path: Path, tied
     run(second, 2)
     assert_equal(everything(second), everything(whole))
     assert (second.version, second.optimizer.updates) == (whole.version, 8)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bfloat16"},
+        {"lora": LoraSection(rank=2, dropout=0.3), "gradient_checkpointing": True},
+        {"lora": LoraSection(rank=2), "precision": "bfloat16"},
+        {"ema": EmaSection(decay=0.7), "lora": LoraSection(rank=2)},
+        {"ema": EmaSection(decay=0.7), "precision": "bfloat16"},
+        {"optimizer": AdamWSection(learning_rate=1e-2, warmup_steps=3, decay="cosine")},
+    ],
+)
+def test_so_is_one_with_everything_a_trainer_may_keep(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    whole = trainer_of(**changes)
+    run(whole, 4)
+    torch.manual_seed(0)
+    first = trainer_of(**changes)
+    run(first, 2)
+    made = save(tmp_path, step=2, trainer=first, samplers={}, tokenizer=None, keep=1)
+    torch.manual_seed(9)
+    second = trainer_of(**changes)
+    load(made, second)
+    run(second, 2)
+    assert_equal(everything(second), everything(whole))
+
+
+def test_the_average_is_saved_as_a_policy_too(tmp_path: Path) -> None:
+    trainer = trainer_of(ema=EmaSection(decay=0.7), lora=LoraSection(rank=2))
+    run(trainer, 2)
+    made = save(tmp_path, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+    judged = load_model(made / "ema", dtype="float32", device="cpu").state_dict()
+    assert_equal(dict(judged), trainer.judged_weights())
+    assert not torch.equal(
+        judged["model.layers.0.mlp.up_proj.weight"],
+        trainer.weights()["model.layers.0.mlp.up_proj.weight"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"precision": "bfloat16"}, "tensors 'lm_head.weight' is 'float32"),
+        ({"lora": LoraSection()}, "is None there"),
+        ({"ema": EmaSection()}, "without ema, and the config has learn.ema"),
+    ],
+)
+def test_a_checkpoint_of_another_trainer_is_refused(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    made = save(tmp_path, step=1, trainer=trainer_of(), samplers={}, tokenizer=None, keep=1)
+    trainer = trainer_of(policy(seed=1), **changes)
+    before = everything(trainer)
+    with pytest.raises(ConfigError, match=named):
+        load(made, trainer)
+    assert_equal(everything(trainer), before)
 
 
 def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:

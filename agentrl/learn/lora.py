@@ -5,6 +5,7 @@ Source: Hu et al. 2021 (LoRA), equation 3: W + alpha / rank x B A, with B = 0 at
 
 import copy
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -47,7 +48,9 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
         target_modules=targets if isinstance(targets, str) else list(targets),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # That weights are transposed, which peft sees to, or tied, which is checked below.
+        warnings.simplefilter("ignore", UserWarning)
         torch.default_generator.manual_seed(seed)
         try:
             inject_adapter_in_model(config, model)
