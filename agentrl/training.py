@@ -286,6 +286,7 @@ class _Loop:
         append_costs(self.trace, trees)
         collected = time.monotonic()
         figures = await self._learn(batch, curated)
+        self.trainer.forget(before=batch.oldest)
         if self.curation is not None:
             self.curation.version = self.trainer.version
         await self.gate.load(self.trainer.weights(), self.trainer.version)

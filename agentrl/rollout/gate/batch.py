@@ -15,6 +15,8 @@ class Batch:
     trees: tuple[Tree, ...]
     """One per group, with the leaves it trains on and the failures it carries."""
     version: int
+    oldest: int
+    """No token that comes later was sampled by an older version."""
     max_age: int | None
 
     def trainable(self, trajectory: Trajectory) -> tuple[bool, ...]:

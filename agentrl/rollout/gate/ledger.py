@@ -94,6 +94,16 @@ class Ledger:
         """Return the groups that are open or ready."""
         return self._groups.values()
 
+    @property
+    def oldest(self) -> int:
+        """Return the version of the oldest token that a group has which was not taken.
+
+        It is the current one where none has any: what is sampled from now on is no older.
+        """
+        groups = [*self._groups.values(), *self._held.values()]
+        found = [oldest_of(group, member) for group in groups for member in group.members]
+        return min([self._version, *(version for version in found if version is not None)])
+
     def group(self, number: int) -> Group | None:
         """Return an open, ready or held group."""
         return self._groups.get(number) or self._held.get(number)

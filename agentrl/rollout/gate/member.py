@@ -82,6 +82,13 @@ def member_of(group: KeptGroup, kept: KeptMember | None, sample: int) -> Member:
     return member
 
 
+def oldest_of(group: Group, member: Member) -> int | None:
+    """Return the version of a trajectory's oldest sampled token, also one that a record kept."""
+    if member.oldest is not None:
+        return member.oldest
+    return None if group.kept is None or member.kept is None else group.kept.oldest(member.kept)
+
+
 def too_old(member: Member) -> Failed:
     """Return how a trajectory ends that its age bound has stopped too often."""
     return Failed(

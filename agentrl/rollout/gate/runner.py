@@ -420,6 +420,7 @@ class Gate:
             groups=tuple(groups),
             trees=tuple(trees),
             version=self._ledger.state.version,
+            oldest=self._ledger.oldest,
             max_age=self.policy.max_age,
         )
 
