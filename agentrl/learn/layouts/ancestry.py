@@ -42,7 +42,9 @@ class Ancestry:
     _blocks: list[BlockMask] = field(default_factory=list[BlockMask])
 
     @classmethod
-    def of(cls, positions: Int[Tensor, "1 places"], ends: Int[Tensor, "1 places"]) -> "Ancestry":
+    def of(
+        cls, positions: Int[Tensor, "lines places"], ends: Int[Tensor, "lines places"]
+    ) -> "Ancestry":
         """Return the ancestry of a line; see `Tokens` for what describes it."""
         if len(ends) != 1:
             raise ValueError(f"{len(ends)} lines share prefixes; put their sequences in one line")
@@ -78,10 +80,13 @@ class Ancestry:
         """Return the same for FlexAttention."""
         if not self._blocks:
             ends, places = self.ends, len(self.ends)
-
-            def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-                return (key <= query) & (query <= ends[key])
-
-            made = create_block_mask(seen, 1, None, places, places, device=str(ends.device))
+            made = create_block_mask(
+                lambda batch, head, query, key: (key <= query) & (query <= ends[key]),
+                B=1,
+                H=None,
+                Q_LEN=places,
+                KV_LEN=places,
+                device=str(ends.device),
+            )
             self._blocks.append(made)
         return self._blocks[0]

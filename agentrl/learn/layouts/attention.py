@@ -105,8 +105,9 @@ class _Split(torch.autograd.Function):
     ) -> Heads:
         out = torch.empty_like(query)
         heads, places = query.shape[1:3]
-        # The kernel reads log-sum-exps in this order of strides.
-        total = query.new_empty(1, places, heads, dtype=torch.float32).transpose(1, 2)
+        # The kernel writes log-sum-exps in this type and order of strides, and wants them back so.
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        total = query.new_empty(1, places, heads, dtype=dtype).transpose(1, 2)
         for start, stop in ancestry.chains:
             own = slice(start, stop)
             parts = (x[:, :, own] for x in (query, key, value))

@@ -1,0 +1,64 @@
+"""Whether a model computes the same in a layout as row by row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.errors import ConfigError
+from agentrl.learn.forward import score
+from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.tokens import Layout
+
+SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
+"""What is tried: branches of three depths, and a sequence that shares nothing."""
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""In nats, relative and absolute; of everything else `ROUGH`."""
+ROUGH = 5e-2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """A sequence that trains on everything but its first token."""
+
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+
+
+def check_layout(model: PreTrainedModel, layout: Layout) -> None:
+    """Raise `ConfigError` if the model computes something else in this layout than row by row.
+
+    Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
+    positions of their own), so it is tried on a few sequences that share prefixes.
+    """
+    if isinstance(layout, Padded):
+        return
+    size = min(8, model.config.get_text_config().vocab_size)
+    probes = [Probe(np.array(row) % size, np.arange(len(row)) > 0) for row in SEQUENCES]
+    alone = _logprobs(model, probes, Padded(limit_tokens=0))
+    try:
+        together = _logprobs(model, probes, layout)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{type(model).__name__} cannot read sequences that share a line: {error}; "
+            "set learn.layout: padded"
+        ) from error
+    tolerance = TOLERANCES.get(model.dtype, ROUGH)
+    if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
+        raise ConfigError(
+            f"{type(model).__name__} gives other log-probs to sequences that share a line, by "
+            f"{float((alone - together).abs().max()):.2g} nats; set learn.layout: padded"
+        )
+
+
+def _logprobs(
+    model: PreTrainedModel, probes: Sequence[Probe], layout: Layout
+) -> Float[Tensor, "rows width"]:
+    tokens = layout.tokens(probes, device=model.device)
+    with torch.no_grad():
+        return score(model, tokens, temperature=1.0, head_at_positions=False).logprobs
