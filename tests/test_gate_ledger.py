@@ -195,6 +195,27 @@ def test_nothing_starves(policy: GatePolicy, seed: int, topology: Topology) -> N
     assert len(driver.taken) > seen
 
 
+def test_the_oldest_version_is_of_any_token_that_was_not_taken() -> None:
+    policy = GatePolicy(
+        mode="async", groups_per_step=1, group_size=1, max_staleness=3, concurrency=9
+    )
+    driver = Driver(policy, Chains(), Random(0))
+    first, second, third = driver.live[:3]
+    assert driver.ledger.oldest == 0
+    for member, version in ((second, 0), (third, 1), (first, 0)):
+        driver.ledger.sampled(member, version)
+    driver.end(first, fails=False)
+    assert driver.batch()
+    assert (driver.version, driver.ledger.oldest) == (1, 0)
+    driver.end(second, fails=False)
+    assert driver.ledger.oldest == 0  # it has ended, and was not taken
+    assert driver.batch()
+    assert (driver.version, driver.ledger.oldest) == (2, 1)
+    driver.end(third, fails=False)
+    assert driver.batch()
+    assert (driver.version, driver.ledger.oldest) == (3, 3)  # the others have sampled nothing yet
+
+
 def test_the_oldest_groups_are_taken_first_and_surplus_waits() -> None:
     policy = GatePolicy(
         mode="partial", groups_per_step=2, group_size=1, over_provision=2, concurrency=9

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import repeat
 
 from agentrl.rollout.gate.group import GroupVerdict, judge
-from agentrl.rollout.gate.member import Group, Member, member_of, too_old
+from agentrl.rollout.gate.member import Group, Member, member_of, oldest_of, too_old
 from agentrl.rollout.gate.policy import (
     GatePolicy,
     SchedulerState,
