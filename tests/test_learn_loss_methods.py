@@ -194,6 +194,7 @@ def test_without_advantage_there_is_no_loss_and_no_gradient_and_all_is_finite(
     found, slope = slopes(section, policy_tokens(logs, advantages, behaviour=-logs / 9))
     assert found.losses[0, 0] == 0.0
     assert slope[0, 0] == 0.0
+    assert not found.clipped[0, 0]
     assert found.losses.isfinite().all()
     assert slope.isfinite().all()
 
@@ -348,7 +349,9 @@ def test_m2po_counts_no_token_without_weight(form: Literal["clip", "mask"]) -> N
 def test_m2po_measures_against_the_behaviour_policy() -> None:
     logs = block([0.5])
     tokens = policy_tokens(logs, block([1.0]), proximal=logs, behaviour=block([0.2]))
-    assert planned(M2poLoss(), tokens).figures == {"m2po/cut": pytest.approx(0.2)}
+    found = planned(M2poLoss(), tokens)
+    assert found.figures == {"m2po/cut": pytest.approx(0.2)}
+    assert found.loss(tokens).losses.item() == pytest.approx(-math.exp(0.2))
 
 
 RATIOS, CREDIT = (1.5, 0.62, 0.9), (1.0, -1.0, -1.0)

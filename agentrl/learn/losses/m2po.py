@@ -123,7 +123,8 @@ class M2po:
         current = ratio(gaps)
         if self.form == "mask":
             out = tokens.mask & (gaps.detach().abs() > cut)
-            return TokenLoss(torch.where(out, 0.0, -tokens.advantages * current), out)
+            losses = torch.where(out, 0.0, -tokens.advantages * current)
+            return TokenLoss(losses, out & (tokens.advantages != 0))
         within = min(cut, LOG_RATIO_LIMIT + 1)  # infinity is no bound of a clamp
         low = min(math.exp(-within), 1 - self.least_low)
         high = max(math.exp(within), 1 + self.least_high)
