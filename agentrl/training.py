@@ -41,6 +41,7 @@ from agentrl.metrics import MetricsWriter
 from agentrl.progress import Phase, Progress, Quiet
 from agentrl.rollout.curation.curated_step import Curated
 from agentrl.rollout.curation.gated import GatedCuration
+from agentrl.rollout.drafts.play import DraftedPlay
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.runner import Gate
@@ -173,6 +174,12 @@ async def _train(
                     vocabulary=policy.model.config.vocab_size,
                     record=record,
                 )
+                drafts = wiring.drafts(
+                    config,
+                    rollouts,
+                    vocabulary=policy.model.config.vocab_size,
+                    stored=checkpoints.read(wiring.DRAFTS),
+                )
                 gate = wiring.gate(
                     config,
                     rollouts,
@@ -182,6 +189,7 @@ async def _train(
                     record=record,
                     curation=curation,
                     trees=trees,
+                    drafts=drafts,
                 )
                 loop = _Loop(
                     schedule=wiring.schedule(config),
@@ -196,6 +204,7 @@ async def _train(
                     checkpoints=checkpoints,
                     record=record,
                     curation=curation,
+                    drafts=drafts,
                     position=sampler.position,
                 )
                 with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
@@ -253,6 +262,7 @@ class _Loop:
     checkpoints: "Checkpoints"
     record: RunStore | None
     curation: GatedCuration | None
+    drafts: DraftedPlay | None
     position: int
     """How many tasks the steps that are done have used."""
 
@@ -298,6 +308,7 @@ class _Loop:
             **rollout_figures(trees),
             **curated.figures,
             **self.gate.figures(),
+            **(self.drafts.figures() if self.drafts else {}),
             **(self.record.figures() if self.record else {}),
         }
         if self.schedule.evaluates_after(self.trainer.version):
@@ -321,10 +332,10 @@ class _Loop:
     def _save(self) -> None:
         """Write a checkpoint; what no kept checkpoint needs any more goes."""
         samplers: dict[str, Any] = {"tasks": {"position": self.position}}
-        files: dict[str, bytes] = {}
+        files = wiring.draft_files(self.drafts)
         if self.curation is not None:
             samplers["curation"] = self.curation.saved
-            files = wiring.curation_files(self.curation)
+            files |= wiring.curation_files(self.curation)
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
         self.checkpoints.save(self.trainer, samplers=samplers, files=files)

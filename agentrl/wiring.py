@@ -15,6 +15,10 @@ from agentrl.rollout.curation.curator import CurationState
 from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.curation.rules import curation_of
 from agentrl.rollout.curation.saved import decode
+from agentrl.rollout.drafts.cache import DraftCache
+from agentrl.rollout.drafts.play import DraftedPlay
+from agentrl.rollout.drafts.reuse import Reusing
+from agentrl.rollout.drafts.verify import Rule
 from agentrl.rollout.episode import Chat, EpisodeLimits
 from agentrl.rollout.gate.alarm import Alarms
 from agentrl.rollout.gate.policy import GatePolicy
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from agentrl.learn.trainer import Trainer
     from agentrl.rollout.branching.gated import GatedTrees
 
+DRAFTS = "drafts.bin"
+"""The file of a checkpoint that holds the trajectories of `rollout.drafts`."""
 SUCCESSES = "successes.bin"
 """The file of a checkpoint that holds the trajectories of `curation.pool`."""
 
@@ -202,6 +208,40 @@ def curation(
     return GatedCuration(curator=curator, wanted=config.rollout.tasks_per_step, version=version)
 
 
+def drafts(
+    config: RunConfig, rollouts: Rollouts, *, vocabulary: int, stored: bytes | None
+) -> DraftedPlay | None:
+    """Return how trajectories are played with drafts, or None where every token is sampled anew.
+
+    `vocabulary` is how many tokens the policy may choose from, `stored` the file of a checkpoint.
+    """
+    section = config.rollout.drafts
+    if section is None:
+        return None
+    cache = DraftCache(section.capacity_tokens, rollouts.engine.version)
+    if stored is not None:
+        cache.take_back(unpack(stored))
+    rule = Rule(leniency=section.leniency, scale=section.scale, floor=section.floor)
+    return DraftedPlay(
+        rollouts=rollouts,
+        sampling=train_sampling(config),
+        cache=cache,
+        seed=config.run.seed,
+        reusing=Reusing(
+            rule=rule,
+            residual=section.residual,
+            alternatives=min(section.alternatives, vocabulary),
+            reuse=section.reuse,
+        ),
+        max_age=config.rollout.max_age,
+    )
+
+
+def draft_files(drafts: DraftedPlay | None) -> dict[str, bytes]:
+    """Return what a checkpoint holds of drafts in files."""
+    return {} if drafts is None else {DRAFTS: pack(drafts.saved())}
+
+
 def curation_files(curation: GatedCuration) -> dict[str, bytes]:
     """Return what a checkpoint holds of curation in files: the successes that may be lent."""
     return {SUCCESSES: pack(curation.stored)} if curation.curator.rules.pool else {}
@@ -216,11 +256,13 @@ def gate(
     version: int,
     record: RunStore | None = None,
     trees: "GatedTrees | None" = None,
+    drafts: DraftedPlay | None = None,
     curation: GatedCuration | None = None,
 ) -> Gate:
     """Return what makes batches of tasks, for a trainer that is at `version`.
 
-    It goes on with the groups of `record`, and tells it what happens. `trees` makes them branch.
+    It goes on with the groups of `record`, and tells it what happens. `trees` makes them branch;
+    `drafts` reuse what was played before.
     With `curation` the tasks are those that it chooses.
     """
     per_step = config.rollout.tasks_per_step
@@ -244,7 +286,7 @@ def gate(
         seed=seed,
         alarms=alarms(config),
         topology=trees or Chains(redundancy=config.rollout.redundancy),
-        play=None if trees is None else trees.play,
+        play=drafts if trees is None else trees.play,
         hooks=None if curation is None else curation.hooks,
         on_stuck=on_stuck,
         version=version,
@@ -254,6 +296,8 @@ def gate(
     if curation is not None:
         curation.flying = made.unfinished
         curation.keep(groups)
+    if drafts is not None:
+        drafts.adopt(groups)
     made.adopt(groups)
     return made
 

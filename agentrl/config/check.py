@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import Problem
+from agentrl.config.drafting import draft_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import RunConfig
 from agentrl.config.section import peeking
@@ -207,6 +208,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _turn_fits,
     _mode,
     _branching,
+    draft_conflicts,
     curation_conflicts,
     _isolated,
     _shown_once,

@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.branching import BranchingSection
 from agentrl.config.curation import CurationSection
+from agentrl.config.drafts import DraftsSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
 from agentrl.config.store import StoreSection
@@ -155,6 +156,8 @@ class RolloutSection(Section):
     """Which failures stop the run."""
     branching: BranchingSection = BranchingSection()
     """Where trajectories branch."""
+    drafts: DraftsSection | None = None
+    """Reuse of a task's last trajectories; none, and every token is sampled anew."""
     tasks_per_step: PositiveInt = 8
     """Task groups in one training step."""
     group_size: PositiveInt = 8

@@ -20,6 +20,14 @@ from agentrl.scheduler import Attempt
 from agentrl.trajectory import Leaf, Tree
 
 
+class Sampler(Protocol):
+    """Samples in the place of the engine behind the gate, with one request of it per call."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn, or the beginning of it as aborted."""
+        ...
+
+
 class Doorkeeper(Protocol):
     """The side of the runner that a seat talks to."""
 
@@ -83,6 +91,8 @@ class Seat:
     """What keeps it."""
     stand: Stand | None = None
     """Where it goes on, if it was kept and not begun again."""
+    sampler: Sampler | None = None
+    """What samples, where it is not the engine itself."""
 
     phase: Phase = "start"
     since_s: float = 0.0
@@ -157,7 +167,7 @@ class Seat:
         try:
             with self.doing("generate"):
                 async with asyncio.timeout(self.turn_s - used_s):
-                    completion = await self.doorkeeper.engine.generate(asked)
+                    completion = await (self.sampler or self.doorkeeper.engine).generate(asked)
         finally:
             self.doorkeeper.left(self, completion)
         assert completion is not None

@@ -1,0 +1,85 @@
+"""The newest trajectory of every task and sample, for the next time it comes up.
+
+What is kept while one version of the weights is loaded is only found under a later one, so that
+what a trajectory finds does not depend on who ended first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.rollout.drafts.draft import Draft
+from agentrl.rollout.drafts.world import Remembered
+
+Slot = tuple[str, int]
+"""A task's id, and the index of the trajectory within its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDraft:
+    """A draft, and where it comes from."""
+
+    draft: Draft
+    group: int
+    """Groups are counted over the run: of two of one version the later one stays."""
+    world: Remembered | None = None
+    """What the environment said; not kept in checkpoints."""
+
+
+@dataclass(slots=True)
+class DraftCache:
+    """Bounded by tokens; what has not been renewed for longest goes first."""
+
+    capacity_tokens: int
+    version: int = 0
+    """Of the weights now loaded, as far as it was told."""
+    _ready: dict[Slot, KeptDraft] = field(default_factory=dict[Slot, KeptDraft])
+    _fresh: dict[Slot, KeptDraft] = field(default_factory=dict[Slot, KeptDraft])
+
+    def find(self, slot: Slot, *, version: int) -> KeptDraft | None:
+        """Return the draft of a slot from before `version`."""
+        self._come_to(version)
+        return self._ready.get(slot)
+
+    def keep(self, slot: Slot, kept: KeptDraft, *, version: int) -> None:
+        """Keep a trajectory that ended under `version`."""
+        self._come_to(version)
+        known = self._fresh.get(slot)
+        if known is None or known.group <= kept.group:
+            self._fresh[slot] = kept
+
+    def forget(self, slot: Slot) -> None:
+        """Forget the draft of a slot: its world is not what it was."""
+        self._ready.pop(slot, None)
+
+    def plain(self, *, version: int) -> tuple[Mapping[str, Any], ...]:
+        """Return what was kept before `version`, as `agentrl.store.codec` packs it."""
+        self._come_to(version)
+        return tuple(
+            {"task": task, "sample": sample, "group": kept.group, **kept.draft.plain()}
+            for (task, sample), kept in self._ready.items()
+        )
+
+    def take_back(self, plain: tuple[Mapping[str, Any], ...]) -> None:
+        """Take what `plain` gave."""
+        for one in plain:
+            kept = KeptDraft(Draft.from_plain(one), one["group"])
+            self._ready[one["task"], one["sample"]] = kept
+        self._make_room()
+
+    def _come_to(self, version: int) -> None:
+        if version <= self.version:
+            return
+        self.version = version
+        # In the order of groups, not of ends: what is dropped first must not depend on timing.
+        for slot, kept in sorted(self._fresh.items(), key=lambda item: (item[1].group, item[0])):
+            self._ready.pop(slot, None)
+            self._ready[slot] = kept
+        self._fresh.clear()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        tokens = sum(len(kept.draft.token_ids) for kept in self._ready.values())
+        while tokens > self.capacity_tokens:
+            oldest = next(iter(self._ready))
+            tokens -= len(self._ready.pop(oldest).draft.token_ids)
