@@ -3,19 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from numpy import ndarray
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.errors import ConfigError
 from agentrl.learn.head import HEAD_CHUNK_TOKENS, plain, predict
 from agentrl.learn.layouts.ancestry import Ancestry
 from agentrl.learn.layouts.attention import reading
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.tokens import Layout, Tokens
+from agentrl.learn.tokens import Tokens
 
 LOGIT_TRANSFORMS = {
     "final_logit_softcapping": None,
@@ -90,46 +86,6 @@ def head_is_plain(model: PreTrainedModel) -> bool:
             return False
         full = model(input_ids=ids, use_cache=False).logits
         return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
-
-
-def check_layout(model: PreTrainedModel, layout: Layout) -> None:
-    """Raise `ConfigError` if the model computes something else in this layout than row by row.
-
-    Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
-    positions of their own), so it is tried on a few sequences that share prefixes.
-    """
-    if isinstance(layout, Padded):
-        return
-    size = min(8, model.config.get_text_config().vocab_size)
-    tries = [_Probe.of(row, size) for row in ([1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 6], [2, 1])]
-    with torch.no_grad():
-        alone, together = (
-            score(
-                model,
-                chosen.tokens(tries, device=model.device),
-                temperature=1.0,
-                head_at_positions=False,
-            ).logprobs
-            for chosen in (Padded(0), layout)
-        )
-    tolerance = 1e-4 if model.dtype == torch.float32 else 5e-2
-    if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
-        raise ConfigError(
-            f"{type(model).__name__} gives other log-probs to sequences that share a line, by "
-            f"{float((alone - together).abs().max()):.2g} nats; set learn.layout: padded"
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Probe:
-    """A sequence that trains on everything but its first token."""
-
-    token_ids: Int[ndarray, " tokens"]
-    mask: Bool[ndarray, " tokens"]
-
-    @classmethod
-    def of(cls, row: list[int], vocabulary: int) -> "_Probe":
-        return cls(np.array(row) % vocabulary, np.arange(len(row)) > 0)
 
 
 def hidden_states(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "lines length width"]:
