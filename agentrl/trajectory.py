@@ -1,6 +1,6 @@
 """Step 4 of the flow: the trajectory tree. Tokens are the truth, stored once, append-only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -127,6 +127,8 @@ class Trajectory:
     nodes: tuple[int, ...]
     """The tree's node of each token; trajectories that share one share its tokens."""
     turn_rewards: tuple[float, ...] = ()
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The leaf's."""
     seconds: float = 0.0
     tool_calls: int = 0
 
@@ -222,6 +224,7 @@ class Tree:
             ),
             nodes=tuple(i for i, part in zip(ids, path, strict=True) for _ in part.token_ids),
             turn_rewards=leaf.turn_rewards,
+            components=leaf.components,
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
         )

@@ -15,6 +15,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.advantage import GaeAdvantage, ReinforcePpAdvantage
 from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load, save
 from agentrl.learn.critic import Critic, critic_of, explained_variance, value_loss
@@ -261,6 +262,15 @@ def test_a_critic_is_there_exactly_where_its_values_are_read() -> None:
     assert critic_of(model_of(), LearnSection(), seed=0) is None
 
 
+def test_a_config_without_a_critic_for_its_advantage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("env: {id: demo/Multiply-v0}\nlearn: {advantage: {name: gae}}\n")
+    with pytest.raises(ConfigError, match=r"gae, which is made of a critic's values"):
+        load_config(path)
+    config = load_config(path, {"learn.critic": {"hidden_size": 8}})
+    assert config.learn.critic == CriticSection(hidden_size=8)
+
+
 def test_a_checkpoint_takes_the_critic_up_where_it_was(tmp_path: Path) -> None:
     section = CriticSection(hidden_size=4)
     one = trainer_of(section)
@@ -280,7 +290,7 @@ def test_a_checkpoint_of_another_critic_is_refused_before_anything_is_loaded(
     small = trainer_of(CriticSection(hidden_size=4))
     small.step(trees_of())
     bare = Trainer(model_of(), LearnSection(optimizer=FAST), seed=0)
-    for trainer, why in ((small, "hidden_size"), (bare, "written without a critic")):
+    for trainer, why in ((small, "hidden_size"), (bare, "written without critic")):
         saved = save(tmp_path, step=1, trainer=trainer, samplers={}, tokenizer=None, keep=1)
         large = Trainer(model_of(3), config_of(CriticSection(hidden_size=6)), seed=0)
         before = {name: value.clone() for name, value in large.weights().items()}

@@ -17,12 +17,15 @@ from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
 from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.learning.rejection import AnyRejection
 from agentrl.config.learning.selection import AnySelection
+from agentrl.config.learning.shaping import AnyShaping
 from agentrl.config.section import Section
 
 
 class LearnSection(Section):
     """How a batch of groups becomes new weights."""
 
+    reward_shaping: tuple[AnyShaping, ...] = ()
+    """Change the reward that credit is made of, one after the other; reports keep the raw one."""
     advantage: AnyAdvantage = GrpoAdvantage()
     critic: CriticSection | None = None
     """What gives the advantage its values; gae needs it, and nothing else may have it."""

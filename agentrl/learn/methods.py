@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
-from agentrl.learn import advantages, corrections, losses, proximals, rejections, selections
+from agentrl.learn import (
+    advantages,
+    corrections,
+    losses,
+    proximals,
+    rejections,
+    selections,
+    shapings,
+)
 from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
 from agentrl.learn.loss import AnyLossFunction
@@ -12,12 +20,14 @@ from agentrl.learn.method import Need, bound, needed
 from agentrl.learn.proximal import ProximalFunction
 from agentrl.learn.regularisers import Regularisers
 from agentrl.learn.selection import SelectionFunction
+from agentrl.learn.shaping import ShapingFunction
 
 
 @dataclass(frozen=True, slots=True)
 class Methods:
     """One function per slot, or several that are applied one after the other."""
 
+    shapings: tuple[ShapingFunction, ...]
     advantage: AdvantageFunction
     loss: AnyLossFunction
     proximal: ProximalFunction
@@ -37,10 +47,12 @@ class Methods:
             (corrections.METHODS, section.correction),
         )
         several = (
+            *((shapings.METHODS, each) for each in section.reward_shaping),
             *((rejections.METHODS, each) for each in section.rejection),
             *((selections.METHODS, each) for each in section.selection),
         )
         return cls(
+            shapings=tuple(bound(shapings.METHODS, each) for each in section.reward_shaping),
             advantage=advantage_of(section.advantage),
             loss=loss_of(section.loss),
             proximal=bound(proximals.METHODS, section.proximal),

@@ -10,12 +10,21 @@ from agentrl.trajectory import Tree
 
 
 def batch_metrics(
-    groups: Sequence[Group], rows: Sequence[Row], *, trees: Sequence[Tree], version: int
+    groups: Sequence[Group],
+    credited: Sequence[Row],
+    rows: Sequence[Row],
+    *,
+    trees: Sequence[Tree],
+    version: int,
 ) -> dict[str, float]:
-    """Return what is known before the weights move: rewards, credit, ages, lengths, failures."""
+    """Return what is known before the weights move: rewards, credit, ages, lengths, failures.
+
+    `groups` are as they were sampled, `credited` a row for each of their samples, `rows` what of
+    them trains.
+    """
     samples = [sample for group in groups for sample in group.samples]
     rewards = np.array([sample.reward for sample in samples])
-    sampled = np.array([row.sample.sampled_tokens for row in rows])
+    sampled = np.array([n for row in credited if (n := row.sample.sampled_tokens)])
     lengths = np.array([len(sample.token_ids) for sample in samples])
     turns = np.array([int(s.turns[s.mask].max(initial=-1)) + 1 for s in samples])
     ages = version - np.concatenate([row.sample.versions[row.sample.mask] for row in rows])
@@ -24,13 +33,13 @@ def batch_metrics(
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
-        "advantage/zero_fraction": _zero_fraction(groups, rows),
+        "advantage/zero_fraction": _zero_fraction(groups, credited),
         "age/mean": float(ages.mean()),
         "age/p50": float(middle),
         "age/p90": float(old),
         "age/p99": float(oldest),
         "age/max": float(ages.max()),
-        "tokens/trained": float(sampled.sum()),
+        "tokens/trained": float(len(ages)),
         "lengths/context_mean": float(lengths.mean()),
         "lengths/context_max": float(lengths.max()),
         "lengths/sampled_mean": float(sampled.mean()),
@@ -42,6 +51,22 @@ def batch_metrics(
     }
 
 
-def _zero_fraction(groups: Sequence[Group], rows: Sequence[Row]) -> float:
-    live = {id(row.sample) for row in rows if not row.is_idle}
-    return sum(all(id(s) not in live for s in g.samples) for g in groups) / len(groups)
+def shaping_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the mean of the rewards that credit is made of."""
+    rewards = [sample.reward for group in groups for sample in group.samples]
+    return {"reward/shaped_mean": float(np.mean(rewards))}
+
+
+def selection_metrics(credited: Sequence[Row], rows: Sequence[Row]) -> dict[str, float]:
+    """Return the shares of trajectories, and of tokens that could train, that were selected."""
+    before = [n for row in credited if (n := row.sample.sampled_tokens)]
+    return {
+        "selection/trajectories": len(rows) / len(before),
+        "selection/tokens": sum(row.sample.sampled_tokens for row in rows) / sum(before),
+    }
+
+
+def _zero_fraction(groups: Sequence[Group], credited: Sequence[Row]) -> float:
+    ends = np.cumsum([len(group.samples) for group in groups])[:-1]
+    idle = np.split(np.array([row.is_idle for row in credited]), ends)
+    return float(np.mean([group.all() for group in idle]))

@@ -1,7 +1,7 @@
 """Step 6 of the flow: trees become samples, grouped by task."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -32,6 +32,8 @@ class Sample:
     """True on every token the policy sampled, also where it is too old to train."""
     turn_rewards: tuple[float, ...] = ()
     """What the environment paid after each turn; empty where it only pays at the end."""
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Parts of the reward and what else the environment told of it, by name."""
     truncated: bool = False
     """Whether a limit of ours ended it, and not the task."""
     entropies: Float[ndarray, " tokens"] | None = None
@@ -142,6 +144,7 @@ def sample_of(
         nodes=np.asarray(trajectory.nodes, dtype=np.int64),
         sampled=mask,
         turn_rewards=trajectory.turn_rewards,
+        components=trajectory.components,
         truncated=isinstance(trajectory.outcome, Truncated),
         weights=None
         if weights is None

@@ -15,18 +15,19 @@ from agentrl.learn.batch import Row, micro_batch
 from agentrl.learn.critic import critic_of, explained_variance, watching
 from agentrl.learn.ema import Ema
 from agentrl.learn.evidence import Evidence
-from agentrl.learn.forward import head_is_plain
+from agentrl.learn.forward import check_layout, head_is_plain
 from agentrl.learn.gap import GapAlarm, gap_metrics
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.lora import merged
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
 from agentrl.learn.newpolicy import prepare
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximals.kept import anchor_of
-from agentrl.learn.report import batch_metrics
+from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
 from agentrl.learn.sample import Group, Trainable, TurnWeights, groups_of, sampled
+from agentrl.learn.selection import Moment
+from agentrl.learn.shaping import shaped
 from agentrl.learn.swap import swapped
 from agentrl.learn.tally import Tally
 from agentrl.learn.update import PolicyGradient
@@ -40,8 +41,8 @@ class Trainer:
     The model is made ready in place, see `prepare`; an engine is made of it before. `temperature`
     is the one the engine samples at; log-probs and entropies are those of logits / temperature.
     Where a method needs a reference policy, it is the model as it is given: the run's first policy,
-    also in a run that is resumed, because checkpoints are loaded later. A learning rate that decays
-    does so over `steps`.
+    also in a run that is resumed, because checkpoints are loaded later. What is scheduled, a
+    learning rate or a selection, goes over `steps`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Trainer:
         if config.ema is not None:
             self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
         self._seed = seed
+        self._steps = steps or 0
         self._methods = Methods.of(config)
         self._credit_needs = needed(advantages.METHODS, config.advantage)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"))
@@ -109,16 +111,22 @@ class Trainer:
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        groups = groups_of(trees, trainable, weights)
+        raw = groups_of(trees, trainable, weights)
+        groups = shaped(raw, self._methods.shapings)
         if self._needs_evidence:
             groups = self._evidence.of(groups)
         if self.critic is not None:
             groups = self.critic.valued(groups, self._layout, limit_tokens=self._limit_tokens)
         if self._reference is not None:
             groups = self._reference.as_reference(groups)
-        rows = self._rows(groups)
+        credited = self._credited(groups)
+        rows = self._selected(credited)
         self._check(rows, trees)
-        metrics = batch_metrics(groups, rows, trees=trees, version=self.version)
+        metrics = batch_metrics(raw, credited, rows, trees=trees, version=self.version)
+        if self._methods.shapings:
+            metrics |= shaping_metrics(groups)
+        if self._methods.selections:
+            metrics |= selection_metrics(credited, rows)
         tally = Tally()
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
@@ -147,12 +155,15 @@ class Trainer:
         with swapped(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
 
-    def _rows(self, groups: Sequence[Group]) -> list[Row]:
+    def _credited(self, groups: Sequence[Group]) -> list[Row]:
         samples = [sample for group in groups for sample in group.samples]
         credit = self._methods.advantage(groups)
-        rows = [Row(s, a) for s, a in zip(samples, credit, strict=True)]
-        for select in self._methods.selections:
-            rows = select(rows)
+        return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+
+    def _selected(self, rows: Sequence[Row]) -> list[Row]:
+        for index, select in enumerate(self._methods.selections):
+            seed = derive(self._seed, "selection", self.version, index)
+            rows = select(rows, Moment(step=self.version, steps=self._steps, seed=seed))
         return [row for row in rows if row.sample.sampled_tokens]
 
     def _check(self, rows: Sequence[Row], trees: Sequence[Tree]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from agentrl.config.learning.advantage import GaeAdvantage
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
 from agentrl.config.learning.proximal import BehaviourProximal
@@ -16,6 +17,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _horizon(config)
     yield from _kl(config)
     yield from _bounds(config)
+    yield from _critic(config)
 
 
 def _horizon(config: "RunConfig") -> Iterator[str]:
@@ -60,4 +62,12 @@ def _bounds(config: "RunConfig") -> Iterator[str]:
             f"learn.loss.low is {list(loss.low)} and learn.loss.high is {list(loss.high)}: bounds "
             "of the ratio begin tight and widen; write 0 <= low <= its most <= 1 <= high <= its "
             "most"
+        )
+
+
+def _critic(config: "RunConfig") -> Iterator[str]:
+    if isinstance(config.learn.advantage, GaeAdvantage) and config.learn.critic is None:
+        yield (
+            "learn.advantage.name is gae, which is made of a critic's values, and learn.critic is "
+            "null; set it, to {} for its defaults"
         )

@@ -2,6 +2,7 @@
 
 from agentrl.learn.method import Method
 from agentrl.learn.selection import SelectionFunction
+from agentrl.learn.selections import d3s, overlong
 
-METHODS: tuple[Method[SelectionFunction], ...] = ()
+METHODS: tuple[Method[SelectionFunction], ...] = (d3s.METHOD, overlong.METHOD)
 """Every method of the slot."""

@@ -1,0 +1,125 @@
+"""D3S: the trajectories whose advantages are furthest apart, and of them the tokens that matter.
+
+Source: arXiv 2509.22115 as reviews and summaries report it; the end points of its schedule are not
+known, and those of the config are our own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from numpy.random import Generator
+
+from agentrl.config.learning.selection import D3sSelection
+from agentrl.learn.batch import Row
+from agentrl.learn.method import Method, always
+from agentrl.learn.schedule import between
+from agentrl.learn.selection import Moment, SelectionFunction
+
+DIGITS = 9
+"""Advantages that agree in so many decimal places are a tie, whatever their last bits say."""
+
+
+def d3s(
+    rows: Sequence[Row],
+    moment: Moment,
+    *,
+    samples: tuple[float, float] = (0.25, 1.0),
+    tokens: tuple[float, float] = (0.2, 1.0),
+) -> list[Row]:
+    """Return the rows that train, their masks cut down to the tokens that do.
+
+    `samples` and `tokens` are the shares that are kept, at the first step and after the last one;
+    they change evenly between. Advantages stay as they are: nothing is normalised again. Rows of
+    which no token is left are left out. Ties are broken by `moment.seed`.
+    """
+    ties = np.random.default_rng(moment.seed)
+    there = [row for row in rows if row.sample.sampled_tokens]
+    count = min(len(there), max(2, rounded(_now(samples, moment) * len(there))))
+    credit = np.array([_credit_of_row(row) for row in there])
+    chosen = [there[i] for i in furthest_apart(credit, count, ties=ties)]
+    return _cut(chosen, _now(tokens, moment), ties)
+
+
+def furthest_apart(
+    values: Float[ndarray, " rows"], count: int, *, ties: Generator
+) -> Int[ndarray, " chosen"]:
+    """Return which `count` of the values have the greatest variance, in their order.
+
+    Those are the smallest so many and the largest so many; every split is tried. Of splits that are
+    equally good, the one with the most large values is taken.
+    """
+    order = np.lexsort((ties.permutation(len(values)), np.round(values, DIGITS)))
+    ordered = values[order] - (values.mean() if len(values) else 0.0)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    squares = np.concatenate([[0.0], np.cumsum(ordered**2)])
+    low = np.arange(count + 1)
+    high = len(values) - (count - low)
+    size = max(count, 1)
+    mean = (sums[low] + sums[-1] - sums[high]) / size
+    variance = (squares[low] + squares[-1] - squares[high]) / size - mean**2
+    best = int(np.argmax(np.round(variance, DIGITS)))
+    return np.sort(np.concatenate([order[:best], order[high[best] :]]))
+
+
+def most_credit(
+    scores: Float[ndarray, " tokens"], share: float, *, ties: Generator
+) -> Bool[ndarray, " tokens"]:
+    """Return which tokens are the top `share` of all by score, at least one."""
+    count = min(len(scores), max(1, rounded(share * len(scores))))
+    kept = np.zeros(len(scores), dtype=bool)
+    kept[np.lexsort((ties.permutation(len(scores)), -scores))[:count]] = True
+    return kept
+
+
+def rounded(count: float) -> int:
+    """Return the nearest whole number, the greater one of two."""
+    return int(np.floor(count + 0.5))
+
+
+def _cut(rows: Sequence[Row], share: float, ties: Generator) -> list[Row]:
+    # The ranks are those of all tokens that are left, so no micro-batch can change them.
+    scores = [_scores(row) for row in rows]
+    kept = most_credit(np.concatenate([*scores, np.empty(0)]), share, ties=ties)
+    found: list[Row] = []
+    at = 0
+    for row, own in zip(rows, scores, strict=True):
+        mask = row.sample.mask.copy()
+        mask[row.sample.mask] = kept[at : at + len(own)]
+        at += len(own)
+        if mask.any():
+            found.append(replace(row, sample=replace(row.sample, mask=mask)))
+    return found
+
+
+def _credit_of_row(row: Row) -> float:
+    """Return the mean advantage of the tokens that train: the advantage, if it is one for all."""
+    return float(row.advantages[row.sample.mask].mean())
+
+
+def _scores(row: Row) -> Float[ndarray, " trained"]:
+    """Return |advantage x weight| x entropy of every token of the mask."""
+    sample = row.sample
+    if sample.entropies is None:
+        raise ValueError(
+            f"task {sample.task_id!r} sample {sample.sample} has no entropies; a selection that "
+            'wraps this one says that it needs them: @needs("entropies")'
+        )
+    credit = np.abs(row.advantages[sample.mask])
+    if sample.weights is not None:
+        credit = credit * np.abs(sample.weights[sample.mask])
+    return credit * sample.entropies[sample.mask]
+
+
+def _now(ends: tuple[float, float], moment: Moment) -> float:
+    return between(*ends, shape="linear", step=moment.step, steps=moment.steps)
+
+
+def _bind(section: D3sSelection) -> SelectionFunction:
+    return partial(d3s, samples=section.samples, tokens=section.tokens)
+
+
+METHOD = Method(D3sSelection, _bind, "arXiv 2509.22115, as reported by others", always("entropies"))

@@ -1,0 +1,33 @@
+"""DAPO's overlong filter: what a limit of ours cut off has a reward, and does not train."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from agentrl.config.learning.selection import OverlongSelection
+from agentrl.learn.batch import Row
+from agentrl.learn.method import Method
+from agentrl.learn.selection import Moment, SelectionFunction
+
+
+def overlong(rows: Sequence[Row], moment: Moment) -> list[Row]:
+    """Return the rows that were not truncated.
+
+    The others stay in the baseline of their group, which is behind them, and are in no denominator.
+    Where nothing is left that could train, every row comes back without credit: the step leaves the
+    weights alone. Source: Yu et al. 2025 (arXiv 2503.14476), overlong filtering.
+    """
+    del moment
+    kept = [row for row in rows if not row.sample.truncated]
+    if any(row.sample.sampled_tokens for row in kept):
+        return kept
+    return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
+
+
+def _bind(section: OverlongSelection) -> SelectionFunction:
+    del section
+    return overlong
+
+
+METHOD = Method(OverlongSelection, _bind, "Yu et al. 2025, arXiv 2503.14476")

@@ -1,0 +1,37 @@
+"""What a reward is for those that give credit. The slot's contract."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from agentrl.errors import LearnError
+from agentrl.learn.sample import Group, Sample
+
+ShapingFunction = Callable[[Sample], float]
+"""The reward shaping slot: a trajectory with its reward to the reward it gets instead. What the
+environment paid turn by turn stays as it is, and the difference is the last turn's."""
+
+
+def shaped(groups: Sequence[Group], functions: Sequence[ShapingFunction]) -> tuple[Group, ...]:
+    """Return the groups with rewards that every function has changed, one after the other.
+
+    Raises `LearnError` for a reward that is not finite.
+    """
+    if not functions:
+        return tuple(groups)
+    return tuple(
+        replace(group, samples=tuple(_shaped(sample, functions) for sample in group.samples))
+        for group in groups
+    )
+
+
+def _shaped(sample: Sample, functions: Sequence[ShapingFunction]) -> Sample:
+    for function in functions:
+        reward = float(function(sample))
+        if not abs(reward) < float("inf"):
+            raise LearnError(
+                f"task {sample.task_id!r} sample {sample.sample}: learn.reward_shaping made "
+                f"{reward} of the reward {sample.reward}, and a reward must be a finite number; "
+                "mend the function"
+            )
+        sample = replace(sample, reward=reward)
+    return sample

@@ -1,0 +1,44 @@
+"""FAPO: a right answer that came of a wrong step is worth less than a sound one."""
+
+from functools import partial
+
+from agentrl.config.learning.shaping import FapoShaping
+from agentrl.judge import FIRST_ERROR_TURN
+from agentrl.learn.method import Method
+from agentrl.learn.sample import Sample
+from agentrl.learn.shaping import ShapingFunction
+
+
+def fapo(
+    sample: Sample,
+    *,
+    component: str = FIRST_ERROR_TURN,
+    right_above: float = 0.0,
+    right: float = 1.0,
+    wrong: float = -1.0,
+    flaw: float = 1.0,
+) -> float:
+    """Return `wrong`, `right`, or `right` - `flaw` for what is right and has a wrong turn.
+
+    The judge's verdict is the reward component of that name: the first wrong turn, negative for
+    none. Without one a right trajectory is sound, so a judge that fails costs nobody anything.
+    With flaw = 1 a flawed trajectory's advantage in its group is positive while flawed ones
+    outnumber the sound ones, and negative after. Source: FAPO (arXiv 2510.22543) and its code.
+    """
+    if sample.reward <= right_above:
+        return wrong
+    return right - flaw if sample.components.get(component, -1.0) >= 0 else right
+
+
+def _bind(section: FapoShaping) -> ShapingFunction:
+    return partial(
+        fapo,
+        component=section.component,
+        right_above=section.right_above,
+        right=section.right,
+        wrong=section.wrong,
+        flaw=section.flaw,
+    )
+
+
+METHOD = Method(FapoShaping, _bind, "FAPO, arXiv 2510.22543; yyDing1/FAPO")
