@@ -15,9 +15,10 @@ from agentrl.learn.batch import Row, micro_batch
 from agentrl.learn.critic import critic_of, explained_variance, watching
 from agentrl.learn.ema import Ema
 from agentrl.learn.evidence import Evidence
-from agentrl.learn.forward import check_layout, head_is_plain
+from agentrl.learn.forward import head_is_plain
 from agentrl.learn.gap import GapAlarm, gap_metrics
 from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.lora import merged
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
