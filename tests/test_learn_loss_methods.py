@@ -1,6 +1,19 @@
 """The policy losses besides PPO's, token by token and through the trainer.
 
-Mutants applied by hand and seen caught: see the end of this docstring.
+Mutants applied and seen caught:
+
+- aepo: slope of the upper bound dropped, or that of the ratio; bounds swapped; no lower bound; no
+  dual clip: token table. The worse of two turned into the better; dual clip for all signs
+- gspo: sum for mean; off-mask values or counts in the mean; empty segments; turns ignored; gradient
+  through all tokens of a segment; a ratio per token; ceiling of 20: token table, segment tests
+- cispo, reinforce: ratio not detached; not bounded; bounds swapped; sign. sapo: temperatures
+  swapped; not divided by; gate not centred on 1. All: `clipped` where there is no advantage
+- m2po: harmless tokens counted; the first token's sign for all; tokens without weight; proximal for
+  behaviour, in plan and in loss; cut by single squares, of the mask too; threshold on a token; cut
+  over all tokens; floors swapped; sign of the log-ratio dropped; smallest token not kept
+- bapo: sides of a bound swapped; no bound in counting; ratio inverted; weights dropped; order of
+  the bounds; target, steps and dual clip not read; bounds on their grid; no skip; first bounds kept
+- settle: weights, rejections and samples' weights not given; a plan per micro-batch
 """
 
 import math
@@ -318,6 +331,8 @@ def test_m2po_clip_bounds_by_the_harmful_tokens_golden() -> None:
     tokens = policy_tokens(logs, block([1.0] * 5 + [0.0]))
     found = planned(M2poLoss(cut="token"), tokens)
     assert found.figures == {"m2po/cut": pytest.approx(0.2, abs=1e-4)}
+    # A little beyond the token it is of, which so keeps its gradient however it is rounded.
+    assert found.figures["m2po/cut"] > 0.2 + 5e-6
     losses = found.loss(tokens).losses
     wanted = [math.exp(0.1), 1.221403, 1.221403, 1.221403, math.exp(-0.7), 0.0]
     assert losses.tolist()[0] == pytest.approx([-x for x in wanted], rel=1e-4)

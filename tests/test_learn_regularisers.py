@@ -1,6 +1,13 @@
 """KL to a reference policy, the entropy bonus, and the rules between the keys of the loss.
 
-Mutants applied by hand and seen caught: see the end of this docstring.
+Mutants applied and seen caught:
+
+- kl: sign; coefficient dropped; k3 of the inverse ratio, or not cut; k2 without its half; factor of
+  the straight-through term with gradient, of the plain one without; gradient of the value; proximal
+  for behaviour: golden table, expectation, written-out gradient
+- entropy bonus: sign; needs: idle rows of either term, behaviour log-probs of the factor
+- reference: shares the weights it was copied from; entropies in its place; metric off the mask
+- aggregation of the loss, and the horizon, not read; each rule between keys weakened
 """
 
 import math
@@ -12,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learn import LearnSection
@@ -21,6 +29,7 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
+from agentrl.learn.batch import Row
 from agentrl.learn.checkpoint import load, save
 from agentrl.learn.forward import score
 from agentrl.learn.layouts.padded import Padded
@@ -37,6 +46,7 @@ from tests.learning import (
     gradients,
     model_of,
     rows_of,
+    scored_by,
     trees_of,
 )
 
@@ -150,14 +160,17 @@ def written_out(model: Any, rows: list[Any], term: Any) -> Tensor:
     return gradient_of(model)
 
 
-def test_the_kl_is_added_to_the_loss_of_every_sampled_token() -> None:
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_the_kl_is_added_to_the_loss_of_every_sampled_token(off_policy: bool) -> None:
     model, rows = referred()
-    section = KlSection(coefficient=0.7, estimator="k2")
+    section = KlSection(coefficient=0.7, estimator="k2", off_policy=off_policy)
     plain = gradients(model, rows, regularised())
     with_kl = gradients(model, rows, regularised(kl=section))
 
     def term(row: Any, t: int, logs: Tensor) -> Tensor:
-        return 0.35 * (logs[row.sample.token_ids[t]] - row.sample.reference[t]).square()
+        log = logs[row.sample.token_ids[t]]
+        factor = math.exp(log.item() - row.sample.behaviour[t]) if off_policy else 1.0
+        return factor * 0.35 * (log - row.sample.reference[t]).square()
 
     assert_close((with_kl - plain)[:-1], written_out(model, rows, term))
 
@@ -219,9 +232,19 @@ def test_the_reference_is_the_first_policy_and_does_not_move() -> None:
     trainer = Trainer(model_of(), pulled(kl=KlSection(coefficient=1e-9)), seed=0)
     first = trainer.step(trees_of(gap=0.3))
     assert first["kl/reference"] == pytest.approx(0.0, abs=1e-7)
-    second = trainer.step(trees_of(version=1, gap=0.3))
+    trees = trees_of(version=1, gap=0.3)
+    then, now = (scored_by(model, rows_of(trees)) for model in (model_of(), trainer.model))
+    gaps = np.concatenate([_gaps(a, b) for a, b in zip(now, then, strict=True)])
+    second = trainer.step(trees)
     assert second["kl/reference"] > 1e-4
+    assert second["kl/reference"] == pytest.approx(np.mean(np.expm1(-gaps) + gaps), rel=1e-3)
     assert trainer.model.get_input_embeddings().weight.requires_grad
+
+
+def _gaps(now: Row, then: Row) -> Float[np.ndarray, " sampled"]:
+    assert now.sample.proximal is not None
+    assert then.sample.proximal is not None
+    return (now.sample.proximal - then.sample.proximal)[now.mask]
 
 
 def test_the_kl_holds_the_policy_back() -> None:
