@@ -70,6 +70,8 @@ class Order:
     """How many it trains on; None is the run's number."""
     max_turns: int | None = None
     """Most policy messages of each; None is the run's number."""
+    max_turn_tokens: int | None = None
+    """Most tokens of one of those; None is the run's number."""
 
     @classmethod
     def of(cls, found: "Task | Order") -> "Order":

@@ -39,6 +39,7 @@ from agentrl.evaluation.heldout import Evaluation
 from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
 from agentrl.progress import Phase, Progress, Quiet
+from agentrl.rollout.caps import cap_figures
 from agentrl.rollout.curation.curated_step import Curated
 from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.drafts.play import DraftedPlay
@@ -306,6 +307,7 @@ class _Loop:
             "seconds/learn": ended - collected,
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
             **rollout_figures(trees),
+            **cap_figures(group.order for group in batch.groups),
             **curated.figures,
             **self.gate.figures(),
             **(self.drafts.figures() if self.drafts else {}),

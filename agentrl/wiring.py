@@ -10,6 +10,7 @@ from agentrl.env import Env
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
+from agentrl.rollout.caps import Caps, CapSchedule, capped
 from agentrl.rollout.curation.curated_step import Curator
 from agentrl.rollout.curation.curator import CurationState
 from agentrl.rollout.curation.gated import GatedCuration
@@ -30,7 +31,7 @@ from agentrl.rollout.repeats import Repeats
 from agentrl.run_folder import RunFolder
 from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
-from agentrl.scheduler import Chains, Schedule
+from agentrl.scheduler import Chains, Order, Schedule
 from agentrl.seeds import derive
 from agentrl.store.codec import pack, unpack
 from agentrl.store.run import RunStore
@@ -150,6 +151,19 @@ def rollouts(
         stall_s=config.rollout.stall_s,
         entropies=config.curation.steps.name == "high_entropy",
     )
+
+
+def cap_schedule(config: RunConfig) -> CapSchedule | None:
+    """Return the schedule of lengths, or None where every step has the same limits."""
+    section = config.rollout.schedule
+    if section is None:
+        return None
+    most = Caps(turn_tokens=config.sampling.max_turn_tokens, turns=config.rollout.max_turns)
+    least = Caps(
+        turn_tokens=section.min_turn_tokens or most.turn_tokens,
+        turns=section.min_turns or most.turns,
+    )
+    return CapSchedule(wave=section.wave, period_steps=section.period_steps, least=least, most=most)
 
 
 def gate_policy(config: RunConfig) -> GatePolicy:
@@ -277,11 +291,14 @@ def gate(
         again = repeats.of(number, task.id, step=step)
         return derive(derive(run_seed, "rollouts", step), task.id, sample, *again)
 
+    source: Callable[[int], Sequence[Task | Order]] = tasks if curation is None else curation.tasks
+    if (caps := cap_schedule(config)) is not None:
+        source = capped(source, caps, lambda: rollouts.engine.version)
     for group in groups:
         repeats.of(group.number, group.tree.task.id, step=group.number // per_step)
     made = rollouts.gate(
         gate_policy(config),
-        tasks if curation is None else curation.tasks,
+        source,
         sampling=train_sampling(config),
         seed=seed,
         alarms=alarms(config),

@@ -152,6 +152,7 @@ events: list[st.SearchStrategy[Event]] = [
         size=ids,
         step=ids,
         max_turns=st.none() | ids,
+        max_turn_tokens=st.none() | ids,
     ),
     st.builds(
         Began,

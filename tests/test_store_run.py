@@ -273,7 +273,7 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
     task = Task(prompt="q")
     store = Store.open(tmp_path / "store")
     recorder = StoreRecorder(store, lambda: 1, 0)
-    recorder.opened(0, task, size=2, after=0, version=0, max_turns=5)
+    recorder.opened(0, task, size=2, after=0, version=0, max_turns=5, max_turn_tokens=7)
     recorder.enlarged(0, 6)
     recorder.opened(1, task, size=2, after=0, version=0)
     store.close()
@@ -281,24 +281,29 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
         tmp_path / "store", StoreSettings(), seed=0, position=lambda: 1, resume=True
     ) as record:
         record.restore({}, step=0)
-        kept = [(group.size, group.asked, group.max_turns) for group in record.groups]
-        assert kept == [(6, 2, 5), (2, 2, None)]
+        kept = [
+            (group.size, group.asked, group.max_turns, group.max_turn_tokens)
+            for group in record.groups
+        ]
+        assert kept == [(6, 2, 5, 7), (2, 2, None, None)]
         ledger = Ledger(replace(ONE, group_size=2, min_valid=1), version=0)
         for group in record.groups:
             ledger.adopt(group)
         ledger.admit()
         found = [ledger.group(number) for number in (0, 1)]
         assert [group and len(group.members) for group in found] == [6, 2]
-        turns = [ledger.max_turns(group.members[0]) for group in found if group]
-        assert turns == [5, None]
+        firsts = [ledger.order(group.members[0]) for group in found if group]
+        assert [order and order.max_turns for order in firsts] == [5, None]
         orders = [
-            (group.order.trajectories, group.order.max_turns)
+            (group.order.trajectories, group.order.max_turns, group.order.max_turn_tokens)
             for group in found
             if group and group.order
         ]
-        assert orders == [(2, 5), (2, None)], "a second try of the task is as the first one was"
+        assert orders == [(2, 5, 7), (2, None, None)], (
+            "a second try of the task is as the first one was"
+        )
         again = record.begin_again(record.groups[0])
-        assert (again.size, again.asked, again.max_turns) == (2, 2, 5)
+        assert (again.size, again.asked, again.max_turns, again.max_turn_tokens) == (2, 2, 5, 7)
 
 
 def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from agentrl.config.caps import schedule_conflicts
 from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import Problem
 from agentrl.config.drafting import draft_conflicts
@@ -210,6 +211,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _branching,
     draft_conflicts,
     curation_conflicts,
+    schedule_conflicts,
     _isolated,
     _shown_once,
     _batch_splits,

@@ -5,9 +5,9 @@ from pydantic import Field, PositiveInt
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
-from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.ema import EmaSection
+from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.layout import LayoutName
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.loss import AnyLoss, PpoClipLoss

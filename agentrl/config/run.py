@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.branching import BranchingSection
+from agentrl.config.caps import ScheduleSection
 from agentrl.config.curation import CurationSection
 from agentrl.config.drafts import DraftsSection
 from agentrl.config.learn import LearnSection
@@ -166,6 +167,8 @@ class RolloutSection(Section):
     """Trajectories in flight at once."""
     max_turns: PositiveInt = 8
     """Policy messages per trajectory."""
+    schedule: ScheduleSection | None = None
+    """Null keeps `sampling.max_turn_tokens` and `rollout.max_turns` as they are in every step."""
     retries: int = Field(default=2, ge=0)
     """How often a failed trajectory is started again, alone."""
     max_failed_fraction: float = Field(default=0.2, ge=0, le=1)

@@ -127,6 +127,7 @@ class Rollouts:
 
         With `world`, which has lived through what was kept of the trajectory, it goes on there.
         """
+        order = seat.order or Order(task=seat.tree.task)
         # A retry plays the same seed: what failed was not the policy's doing.
         return Episode(
             env=seat.watched(self.make_env()) if world is None else world,
@@ -137,7 +138,10 @@ class Rollouts:
             seed=seat.seed,
             sampling=sampling,
             limits=replace(
-                self.limits, turn_s=NEVER_S, max_turns=seat.max_turns or self.limits.max_turns
+                self.limits,
+                turn_s=NEVER_S,
+                max_turns=order.max_turns or self.limits.max_turns,
+                max_turn_tokens=order.max_turn_tokens or self.limits.max_turn_tokens,
             ),
             clock=seat.clock,
             begin=None if world is None or seat.stand is None else place_of(seat.tree, seat.stand),

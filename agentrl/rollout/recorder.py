@@ -83,6 +83,8 @@ class KeptGroup:
     """How many it was opened for, before it was enlarged."""
     max_turns: int | None
     """Most policy messages of each; None is the run's number."""
+    max_turn_tokens: int | None
+    """Most tokens of one of those; None is the run's number."""
     tree: Tree
     """Without leaves: the gate ends them when it hands the group over."""
     step: int
@@ -177,6 +179,7 @@ class Recorder(Protocol):
         after: int,
         version: int,
         max_turns: int | None = None,
+        max_turn_tokens: int | None = None,
     ) -> None:
         """Record a group; `after` more are opened of the tasks that were taken with its task."""
         ...

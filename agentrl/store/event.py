@@ -85,6 +85,8 @@ class GroupOpened:
     """Trained steps so far."""
     max_turns: int | None = None
     """Most turns of each trajectory; None is the run's number."""
+    max_turn_tokens: int | None = None
+    """Most tokens of one turn; None is the run's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

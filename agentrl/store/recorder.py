@@ -126,11 +126,18 @@ class StoreRecorder:
         after: int,
         version: int,
         max_turns: int | None = None,
+        max_turn_tokens: int | None = None,
     ) -> None:
         """Record a group."""
         order = max(0, self.position() - 1 - after)
         self._ids[group] = self.store.open_group(
-            task, order=order, seed=self.seed, size=size, step=version, max_turns=max_turns
+            task,
+            order=order,
+            seed=self.seed,
+            size=size,
+            step=version,
+            max_turns=max_turns,
+            max_turn_tokens=max_turn_tokens,
         )
 
     def enlarged(self, group: int, size: int) -> None:

@@ -107,6 +107,7 @@ class RestoredGroup:
     asked: int
     """How many it was opened for."""
     max_turns: int | None
+    max_turn_tokens: int | None
     step: int
     tree: Tree
     trajectories: tuple[RestoredTrajectory, ...]
@@ -249,6 +250,7 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
         size=size,
         asked=opened.size,
         max_turns=opened.max_turns,
+        max_turn_tokens=opened.max_turn_tokens,
         step=opened.step,
         tree=tree,
         trajectories=tuple(path.restored(opened.task) for path in paths.values()),

@@ -90,6 +90,7 @@ class RunStore:
             size=gone.asked,
             step=gone.step,
             max_turns=gone.max_turns,
+            max_turn_tokens=gone.max_turn_tokens,
         )
         fresh = self._keep(empty_group(gone, id), complete=False)
         self.groups = (*(other for other in self.groups if other is not group), fresh)
@@ -154,6 +155,7 @@ def kept_group(group: RestoredGroup, *, complete: bool) -> KeptGroup:
         size=group.size,
         asked=group.asked,
         max_turns=group.max_turns,
+        max_turn_tokens=group.max_turn_tokens,
         tree=_leafless(group.tree),
         step=group.step,
         complete=complete,
@@ -174,6 +176,7 @@ def empty_group(group: RestoredGroup, id: int) -> RestoredGroup:
         size=group.asked,
         asked=group.asked,
         max_turns=group.max_turns,
+        max_turn_tokens=group.max_turn_tokens,
         step=group.step,
         tree=Tree(group.task),
         trajectories=(),

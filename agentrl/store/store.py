@@ -130,11 +130,13 @@ class Store:
         size: int,
         step: int,
         max_turns: int | None = None,
+        max_turn_tokens: int | None = None,
     ) -> int:
         """Record that a task was taken from the sampler; return the group's id.
 
         `order` is how many tasks were taken before it; `size` how many trajectories are wanted, of
-        `max_turns` each. Raises `ValueError` for a task that cannot be read back exactly.
+        `max_turns` each, and those of `max_turn_tokens`. Raises `ValueError` for a task that cannot
+        be read back exactly.
         """
         group = self._next_group
         opened = GroupOpened(
@@ -145,6 +147,7 @@ class Store:
             size=size,
             step=step,
             max_turns=max_turns,
+            max_turn_tokens=max_turn_tokens,
         )
         self._write(opened)
         self._books[group] = Book()

@@ -26,6 +26,7 @@ class Keeping:
                 after=after,
                 version=version,
                 max_turns=order.max_turns,
+                max_turn_tokens=order.max_turn_tokens,
             )
 
     def enlarged(self, group: Group) -> None:

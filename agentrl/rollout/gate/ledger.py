@@ -108,10 +108,9 @@ class Ledger:
         """Return an open, ready or held group."""
         return self._groups.get(number) or self._held.get(number)
 
-    def max_turns(self, member: Member) -> int | None:
-        """Return how many turns a trajectory may take; None is the run's number."""
-        group = self._groups[member.group]
-        return group.order.max_turns if group.order is not None else None
+    def order(self, member: Member) -> Order | None:
+        """Return what a trajectory's group was opened for, where the ledger was told."""
+        return self._groups[member.group].order
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -171,7 +170,12 @@ class Ledger:
             valid=len(ends) - failed,
             failed=failed,
         )
-        order = Order(task=kept.tree.task, trajectories=kept.asked, max_turns=kept.max_turns)
+        order = Order(
+            task=kept.tree.task,
+            trajectories=kept.asked,
+            max_turns=kept.max_turns,
+            max_turn_tokens=kept.max_turn_tokens,
+        )
         self._held[kept.number] = Group(
             state, opened=0, requeues=0, order=order, members=members, kept=kept
         )

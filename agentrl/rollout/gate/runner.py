@@ -329,7 +329,7 @@ class Gate:
             doorkeeper=self,
             now=asyncio.get_running_loop().time,
             segment=self.policy.segment,
-            max_turns=self._ledger.max_turns(member),
+            order=self._ledger.order(member),
             since_s=self._now(),
         )
         self._keeping.started(seat, kept, leaving)

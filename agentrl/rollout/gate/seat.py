@@ -16,7 +16,7 @@ from agentrl.rollout.episode import StoppedTrajectory
 from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.gate.watchdog import Phase
 from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
-from agentrl.scheduler import Attempt
+from agentrl.scheduler import Attempt, Order
 from agentrl.trajectory import Leaf, Tree
 
 
@@ -85,8 +85,8 @@ class Seat:
     now: Callable[[], float]
     """The event loop's clock, in seconds."""
     segment: SegmentBudget | None = None
-    max_turns: int | None = None
-    """Most policy messages; None is the run's number."""
+    order: Order | None = None
+    """What its group was opened for; None is the run's own numbers."""
     record: TrajectoryRecord | None = None
     """What keeps it."""
     stand: Stand | None = None
