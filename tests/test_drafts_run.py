@@ -1,0 +1,91 @@
+"""Drafts in a run from a config: tokens saved, what trains, resuming, what is refused.
+
+Mutants seen caught: listed in tests/test_drafts_play.py.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.config.load import load_config
+from agentrl.errors import ConfigError
+from agentrl.metrics import read_metrics
+from agentrl.store.codec import unpack
+from agentrl.training import RunResult, train
+from agentrl.wiring import DRAFTS
+from tests.test_training import Doubles, config_file, final_weights
+
+__all__ = ["Doubles"]
+
+
+def tiny(folder: Path, drafts: dict[str, Any] | None = None, **overrides: Any) -> RunResult:
+    """Train on four tasks, two a step: steps 3 and 4 are the second epoch."""
+    folder.mkdir(exist_ok=True)
+    keys = {name.replace("__", "."): value for name, value in overrides.items()}
+    return train(config_file(folder), {"env.task_limit": 4, "rollout.drafts": drafts or {}, **keys})
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `module:Class` in a config find the environment."""
+    monkeypatch.setitem(sys.modules, "tests.test_training", sys.modules["tests.test_training"])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_second_epoch_saves_tokens(tmp_path: Path, exact: bool) -> None:
+    drafts = {"residual": True, "leniency": 1.0} if exact else {}
+    result = tiny(tmp_path, drafts)
+    metrics = read_metrics(result.folder)
+    assert [line["drafts/found"] for line in metrics] == [0, 0, 8, 8]
+    assert [line["drafts/saved_tokens"] > 0 for line in metrics] == [False, False, True, True]
+    assert all(line["drafts/skip_ratio"] <= 1 for line in metrics)
+    oldest = [line["age/max"] for line in metrics]
+    assert oldest == [0, 0, 0, 0] if exact else [0, 0, 2, 2]
+    if exact:
+        assert all(line["engine_gap/max"] < 1e-3 for line in metrics)
+
+
+def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
+    tmp_path: Path,
+) -> None:
+    drafts = {"residual": True, "leniency": 1.0}
+    whole = tiny(tmp_path / "whole", drafts)
+    part = tiny(tmp_path / "parts", drafts, run__steps=2)
+    kept = unpack((part.folder / "checkpoints" / "step-000002" / DRAFTS).read_bytes())
+    assert len(kept) == 16
+    config = load_config(
+        config_file(tmp_path / "parts"), {"env.task_limit": 4, "rollout.drafts": drafts}
+    )
+    resumed = train(config, resume=True)
+    first, second = final_weights(whole), final_weights(resumed)
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+    assert read_metrics(resumed.folder)[-1]["drafts/saved_tokens"] > 0
+
+
+def test_a_run_without_drafts_keeps_none(tmp_path: Path) -> None:
+    result = train(config_file(tmp_path), {"run.steps": 1})
+    assert not any(name.startswith("drafts/") for name in read_metrics(result.folder)[0])
+    assert not (result.folder / "checkpoints" / "step-000001" / DRAFTS).exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"drafts": {"residual": True}}, r"residual.*leniency 1\.64872.*leniency: 1"),
+        ({"drafts": {"residual": True, "leniency": 1.0, "scale": 0.5}}, r"scale 0\.5"),
+        ({"drafts": {"alternatives": 5}}, "alternatives is 5.*decides nothing"),
+        ({"drafts": {}, "branching.topology": "aepo"}, r"topology is aepo"),
+        ({"drafts": {"reuse": "hope"}}, "reuse"),
+        ({"drafts": {"leniency": -1.0}}, "leniency"),
+    ],
+)
+def test_what_drafts_cannot_be_combined_with(
+    tmp_path: Path, keys: dict[str, Any], says: str
+) -> None:
+    overrides = {f"rollout.{name}": value for name, value in keys.items()}
+    with pytest.raises(ConfigError, match=says):
+        load_config(config_file(tmp_path), overrides)
