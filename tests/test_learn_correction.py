@@ -1,4 +1,14 @@
-"""Off-policy weights, token by token and through the gradient of an optimiser step."""
+"""Off-policy weights, token by token and through the gradient of an optimiser step. Mutants applied
+by hand and seen caught:
+
+- the ratio inverted; missing numbers as 0; padding that weighs, or counts in a product or a mean
+- log-ratios cut before they are summed; a product that is not cut; a mean over the padded width
+- cap dropped; floor dropped, raised on padding, or above the cap; IcePop without its weights, as
+  truncation, or with 1 / high for low
+- normalised by the mean before truncation, of the micro-batch, over tokens for sequences, over
+  empty rows, by a mean next to 0; multiplied by it
+- the behaviour's floor as a ceiling, or against current / proximal inverted
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,7 @@
-"""What is reported of engine and trainer, of weights and of ages, and the alarm on the gap."""
+"""What is reported of engine and trainer, of weights and of ages, and the alarm on the gap. Mutants
+applied by hand and seen caught: the sign of k1; ages ignored; an alarm that never looks, or lets a
+gap pass that is no number; masked or rejected tokens counted as active.
+"""
 
 import logging
 import math
@@ -15,8 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.learning.correction import MaskedCorrection
+from agentrl.config.learning.correction import MaskedCorrection, NoCorrection
 from agentrl.config.learning.gap import GapAlarmSection
+from agentrl.config.learning.rejection import DivergenceRejection
 from agentrl.errors import LearnError
 from agentrl.learn.correction import Mismatch, Weights, log_ratio
 from agentrl.learn.corrections.icepop import icepop
@@ -255,10 +259,16 @@ def test_the_ages_of_a_batch_are_reported_by_their_spread() -> None:
     assert figures["age/p90"] == figures["age/p99"] == 7.0
 
 
-def test_masked_tokens_are_not_active() -> None:
+def test_masked_and_rejected_tokens_are_not_active() -> None:
     section = LearnSection(correction=MaskedCorrection(low=0.9, high=1.1))
     figures = Trainer(model_of(), section, seed=0).step(trees_of(gap=1.0))
     assert 0 < figures["correction/zero_fraction"] < 1
     expected = 1 - figures["correction/zero_fraction"]
     assert figures["ratio/active_fraction"] == pytest.approx(expected)
     assert figures["ratio/clip_fraction"] == 0.0
+    bounds = DivergenceRejection(lower=0.9, upper=1.1)
+    section = LearnSection(correction=NoCorrection(), rejection=(bounds,))
+    figures = Trainer(model_of(), section, seed=0).step(trees_of(gap=1.0))
+    assert 0 < figures["rejection/fraction"] < 1
+    expected = 1 - figures["rejection/fraction"]
+    assert figures["ratio/active_fraction"] == pytest.approx(expected)

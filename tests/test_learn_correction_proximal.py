@@ -1,5 +1,11 @@
 """Proximal policies that are neither behaviour nor current: between them by age, averages of the
-trainer's weights, and the weights that sampled."""
+trainer's weights, and the weights that sampled. Mutants applied by hand and seen caught:
+
+- age 0 taken for behaviour; the average without its correction; the reset reversed
+- samples scored by the current weights in place of the average; of a step, not at all
+- snapshots: scored by other versions; not copied; one version forgotten too many
+- the gap measured from the anchor; an anchor that is not restored from its checkpoint
+"""
 
 import math
 from pathlib import Path
@@ -376,6 +382,14 @@ def test_the_average_moves_as_often_as_its_method_says() -> None:
         trainer.step(batch(0))
     assert by_step.anchor.state()["total"].item() == 1.9375  # four updates: 1 + 1/2 + ... + 1/16
     assert by_version.anchor.state()["total"].item() == 1.5
+
+
+@pytest.mark.parametrize("proximal", ANCHORS)
+def test_the_clip_is_anchored_to_what_is_kept(proximal: AnyProximal) -> None:
+    trainer = trainer_of(proximal, loss=PpoClipLoss(clip_low=0.0, clip_high=0.0))
+    assert trainer.step(batch(0))["ratio/clip_fraction"] == 0.0
+    # One optimiser step a batch: anchored to the weights at its start, the ratio would be 1 again.
+    assert trainer.step(batch(1))["ratio/clip_fraction"] > 0.1
 
 
 def test_an_average_is_begun_anew_by_what_the_clip_leaves() -> None:

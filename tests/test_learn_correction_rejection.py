@@ -1,4 +1,8 @@
-"""Rejections: what is kept, token by token and through the gradient of an optimiser step."""
+"""Rejections: what is kept, token by token and through the gradient of an optimiser step. Mutants
+applied by hand and seen caught: the sign of k1; bounds held against k1 and not the ratio; a lower
+bound that is not the inverse of the upper; padding counted; log-ratios cut before they are summed;
+a tool token that vetoes; the sign of OPSM.
+"""
 
 import math
 from typing import Any
