@@ -9,13 +9,16 @@
     4     trajectories as a tree of tokens      trajectory.py, recorded by rollout/episode.py
     5     groups of trajectories                rollout/gate/ (when they run), rollout/pool.py;
                                                 contracts in scheduler.py
-    6     samples, packed                       learn/batch.py
-    7     credit per trajectory                 learn/advantage.py
-    8     loss, gradient, weights, version+1    learn/loss.py, correction.py, trainer.py
+    6     samples, laid out for the model       learn/sample.py, batch.py, layouts/
+    7     credit per token                      learn/advantage.py, and a method of advantages/
+    8     loss, gradient, weights, version+1    learn/trainer.py; contracts in loss.py, proximal.py,
+                                                correction.py, each with a package of methods
     9     weights into the engine               Gate.load, in `_Loop._step` below
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
-wiring.py (config sections to parts), run_folder.py, summary.py and metrics.py (what stays on disk).
+wiring.py and branching.py (config sections to parts), run_folder.py, run_id.py, summary.py and
+metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same scheduler in
+virtual time), leftovers.py (what a killed run left), grading/ (checking apart from the episode).
 
 Decisions are pure functions over frozen values (scheduler, advantage, loss, correction); the loops
 here and in rollout/ are thin. `rollout/` never imports torch; only `learn/` and `engine/` do.
