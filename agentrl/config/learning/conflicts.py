@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from agentrl.config.learning.advantage import GaeAdvantage
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
-from agentrl.config.learning.proximal import BehaviourProximal
+from agentrl.config.learning.proximal import BehaviourProximal, RecomputedProximal
+from agentrl.config.learning.shaping import OverlongShaping
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -18,6 +19,8 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _kl(config)
     yield from _bounds(config)
     yield from _critic(config)
+    yield from _replay(config)
+    yield from _length(config)
 
 
 def _horizon(config: "RunConfig") -> Iterator[str]:
@@ -71,3 +74,37 @@ def _critic(config: "RunConfig") -> Iterator[str]:
             "learn.advantage.name is gae, which is made of a critic's values, and learn.critic is "
             "null; set it, to {} for its defaults"
         )
+
+
+def _replay(config: "RunConfig") -> Iterator[str]:
+    learn = config.learn
+    if (
+        config.curation.pool.name == "success"
+        and isinstance(learn.correction, NoCorrection)
+        and isinstance(learn.proximal, RecomputedProximal)
+        and not isinstance(learn.loss, M2poLoss)
+    ):
+        yield (
+            "curation.pool.name is success, which lends what older policies sampled, and "
+            "learn.correction.name is none, which would train it as if the current one had; set "
+            "learn.correction.name: tis"
+        )
+
+
+def _length(config: "RunConfig") -> Iterator[str]:
+    for shaping in config.learn.reward_shaping:
+        if not isinstance(shaping, OverlongShaping):
+            continue
+        free = shaping.limit_tokens - shaping.buffer_tokens
+        if free < 0:
+            yield (
+                f"learn.reward_shaping overlong has buffer_tokens {shaping.buffer_tokens} and "
+                f"limit_tokens {shaping.limit_tokens}, and the buffer lies before the limit; lower "
+                "the first"
+            )
+        elif free >= config.engine.context_tokens:
+            yield (
+                f"learn.reward_shaping overlong takes something off beyond {free} tokens, and "
+                f"engine.context_tokens is {config.engine.context_tokens}, so it never would; "
+                "lower limit_tokens"
+            )
