@@ -12,7 +12,7 @@ from agentrl.errors import ConfigError
 
 def test_a_key_is_explained() -> None:
     assert explain("learn.loss.dual_clip").splitlines() == [
-        "learn.loss.dual_clip (of ppo_clip)",
+        "learn.loss.dual_clip (of ppo_clip, aepo, bapo)",
         "  Bound of the ratio for negative advantages; null turns it off.",
         "  wants    a number, more than 1, or null",
         "  default  3.0",

@@ -19,9 +19,14 @@ def explain(key: str = "") -> str:
     found = lookup(RunConfig, key)
     if not found:
         raise ConfigError(_unknown(key))
-    # Two methods can share a key that means the same in both.
-    texts = dict.fromkeys("\n".join(_explained(one)) for one in found)
-    return "\n\n".join(texts)
+    # Several methods can share a key that means the same in all of them.
+    methods: dict[str, list[str]] = {}
+    for one in found:
+        methods.setdefault("\n".join(_explained(one)), []).append(one.method or "")
+    return "\n\n".join(
+        key + (f" (of {', '.join(names)})" if any(names) else "") + f"\n{text}"
+        for text, names in methods.items()
+    )
 
 
 def markdown() -> str:
@@ -38,7 +43,6 @@ def markdown() -> str:
 
 
 def _explained(key: Key) -> Iterator[str]:
-    yield key.path + (f" (of {key.method})" if key.method else "")
     if key.doc:
         yield f"  {key.doc}"
     yield f"  wants    {key.wants}"
