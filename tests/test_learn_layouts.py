@@ -1,4 +1,10 @@
-"""Padded, packed and tree: the same numbers from fewer tokens."""
+"""Padded, packed and tree: the same numbers from fewer tokens. Mutants applied and seen caught:
+
+- trie: subtree ends one too far; positions counted by place: trie of the specification; a prefix of
+  another sequence shares nothing with it: prefixes; questions not shared; base of the key one too
+  small (two questions become one): question test
+- ancestry: a subtree ends one place early: who sees whom
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

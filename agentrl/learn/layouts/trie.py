@@ -40,9 +40,8 @@ class Ordered:
 
 
 def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> Ordered:
-    """Return the sequences in lexicographic order, in which whatever shares is side by side."""
-    # Big-endian bytes of numbers that are not negative compare like the numbers.
-    order = sorted(range(len(rows)), key=lambda i: (rows[i].astype(">i8").tobytes(), i))
+    """Return the sequences in the order of their bytes: whatever shares a prefix is neighbours."""
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].tobytes(), i))
     pairs = pairwise(order)
     return Ordered(tuple(order), (0, *(_common(rows[i], rows[j]) for i, j in pairs))[: len(rows)])
 
