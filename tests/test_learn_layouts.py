@@ -3,7 +3,9 @@
 - trie: subtree ends one too far; positions counted by place: trie of the specification; a prefix of
   another sequence shares nothing with it: prefixes; questions not shared; base of the key one too
   small (two questions become one): question test
-- ancestry: a subtree ends one place early: who sees whom
+- ancestry: a subtree ends one place early; calls one query short, or left out for a chain's last
+  place: who sees whom; every later place sees a key: block mask; a window one too long, or counted
+  in places: window test, who sees whom
 """
 
 from collections.abc import Sequence
