@@ -4,6 +4,9 @@ Two turns of two actions. Action a at the first turn leads to the observation of
 turn pays by both actions; one first action may also end the game at once, so that lengths differ.
 Each group of three is enumerated with its probability, and the expected estimate
 E[1/G sum_i sum_k A_ik grad log pi(a_ik)] is compared with the gradient of the expected reward.
+
+Mutants seen caught: RLOO's factor inverted; GAE's value that of the next turn, which knows the
+action; GiGPO's anchors ignored.
 """
 
 import itertools

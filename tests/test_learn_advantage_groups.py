@@ -1,4 +1,12 @@
-"""Credit from the rewards of a group, by other baselines than its mean."""
+"""Credit from the rewards of a group, by other baselines than its mean. Mutants seen caught:
+
+- rloo: factor dropped, inverted; section's singleton not passed on
+- mc_grpo: mean for median; upper median; floor dropped, added to MAD; |.| dropped; cut above only
+- gapo: last window for first; share rounded down, or up from a rounding error; G for G - 1;
+  deviation around the mean
+- xrpo: negative or wrong trajectories sharpened; eta inverted, not centred; cap dropped; an unknown
+  score counted as 0; sum for mean; old tokens or NaN let in; needs fixed; > for >= correct
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -98,9 +106,9 @@ def test_gapo_holds_its_share_rounded_up() -> None:
     rewards = [1.0, 1.5, 2.0, 9.0, 9.1]
     assert gapo(rewards, normalise_std=False)[0] == pytest.approx(-0.5)
     assert gapo(rewards, share=0.4, normalise_std=False)[0] == pytest.approx(-8.05)
-    # 0.1 x 30 in floats is a little more than three.
-    many = [0.0, 0.5, 1.0] + [float(2 ** (i + 2)) for i in range(27)]
-    assert gapo(many, share=0.1, normalise_std=False)[0] == pytest.approx(-0.5)
+    # 0.28 x 25 in floats is a little more than seven, which hold 0 to 6.
+    many = [float(i) for i in range(7)] + [float(2 ** (i + 8)) for i in range(18)]
+    assert gapo(many, share=0.28, normalise_std=False)[0] == -3.0
 
 
 def test_gapo_alone() -> None:

@@ -1,4 +1,21 @@
-"""Credit that differs between the turns or the tokens of a trajectory."""
+"""Credit that differs between the turns or the tokens of a trajectory. Mutants seen caught:
+
+- turns: discounted forwards, own reward discounted; what the reward holds beyond its turns lost or
+  paid first; a turn's reward at its first token; that of a stale turn lost; the end's at the
+  beginning; a turn's credit one turn off
+- whitening: ddof=0; not centred; over all tokens; equal values through the formula
+- reinforce_pp: gamma dropped; observations as steps; not white; `paid` fixed; baseline over each
+  group's deviation
+- gae: no next value, or undiscounted; sign; lambda without gamma; bootstrap always, never; returns
+  without V; value at a turn's end; level ignored; whitened always; off-mask values read; critic's
+  returns with another lambda
+- segments: cut at turns; gamma dropped; whitening swapped
+- gigpo: omega dropped; episode term lost; rewards for returns; grouped by index; alone with its
+  anchor raw; anchors with sampled tokens; > for >= alike; autojunk; similarity or count ignored;
+  credit of repeated rewards shifted; deviation always
+- ui_s1: paper and code swapped; a mismatch that carries on; rewards changed in place; > for >=
+  matched; each weight dropped; first return and row reward ignored; alone with its index raw
+"""
 
 import math
 from collections.abc import Sequence
@@ -127,6 +144,12 @@ def test_reinforce_pp_baseline_golden() -> None:
     # Of 1/2 once and -1/2 thrice: mean -1/4, variance 1/4.
     assert on_mask(samples[0], credit[0]) == pytest.approx([1.5])
     assert on_mask(samples[1], credit[1]) == pytest.approx([-0.5] * 3)
+    # Groups of unlike spread keep it: 1/2, -1/2, 2, -2 have variance 17/6.
+    wide = Group("w", (played(([1], [2], 4.0)), played(([1], [2], 0.0), sample=1)))
+    short = Group("s", (samples[0], played(([1], [2], 0.0), sample=1)))
+    found = [c[1] for c in advantage_of(ReinforcePpBaselineAdvantage())([short, wide])]
+    scale = math.sqrt(17 / 6)
+    assert found == pytest.approx([0.5 / scale, -0.5 / scale, 2 / scale, -2 / scale])
     groups = [Group("a", (samples[0],)), Group("b", (played(([1], [2], 3.0)),))]
     raw = advantage_of(ReinforcePpBaselineAdvantage(singleton="raw"))(groups)
     assert [c[1] for c in raw] == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
@@ -292,7 +315,7 @@ def test_anchors_may_be_alike_instead_of_equal() -> None:
     assert alike[1:] == [[(0, 1), (1, 1), (3, 1)], [(2, 1)]]
     assert clusters(samples, similarity=0.96)[1:] == clusters(samples)[1:]
     # Frequent tokens count as well: 300 of one kind and one that differs.
-    many = [played((answer, [2], 0.0)) for answer in ([5] * 300, [5] * 299 + [6])]
+    many = [played((answer, [2], 0.0)) for answer in ([5] * 300, [6] + [5] * 299)]
     assert len(clusters(many, similarity=0.95)) == 1
     assert len(clusters(many)) == 2
     section = GigpoAdvantage(omega=1.0, similarity=0.9)

@@ -1,4 +1,11 @@
-"""The critic: values where they belong, what they learn, and what they leave alone."""
+"""The critic: values where they belong, what they learn, and what they leave alone.
+
+Mutants seen caught: minimum for maximum; the half dropped; cut around the return; never or always
+detached; coefficient dropped; values in another order; the end's value one place off, or not asked
+for; limit ignored; counts of the micro-batch; global seed; last layer not zero; moments, updates or
+weights not restored; shape not checked; never updated; idle rows left out; explained variance
+inverted; a critic missing, or unread, let through.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +30,7 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.sample import Group, Sample, groups_of
 from agentrl.learn.trainer import Trainer
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
-from tests.learning import block, model_of, trees_of
+from tests.learning import CPU, block, model_of, trees_of
 
 FAST = AdamWSection(learning_rate=1e-2)
 
@@ -176,6 +183,15 @@ def test_a_detached_critic_leaves_the_policy_to_its_advantages() -> None:
     for name, value in plain.weights().items():
         torch.testing.assert_close(critic.weights()[name], value, atol=1e-6, rtol=0)
     assert any(value.any() for name, value in head(critic).items() if name.startswith("head."))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_only_a_shared_critic_sends_gradient_beyond_its_head(shared: bool) -> None:
+    critic = awake(trainer_of(CriticSection(shared=shared)))
+    tokens = Padded(8192).tokens(samples_of(groups_of(trees_of(1))), device=CPU)
+    hidden = torch.ones(*tokens.inputs.shape, 16, requires_grad=True)
+    critic.values(hidden, tokens).sum().backward()
+    assert (hidden.grad is not None) is shared
 
 
 def test_a_shared_critic_moves_the_policy_too() -> None:

@@ -42,7 +42,7 @@ def gapo(
 def densest(values: np.ndarray, *, share: float, centre: Literal["median", "mean"]) -> float:
     """Return the centre of the shortest interval that holds a share of the values."""
     ordered = np.sort(values)
-    # 0.1 x 30 is 3.0000000000000004, and needs three.
+    # 0.28 x 25 is 7.000000000000001, and needs seven.
     held = max(1, math.ceil(share * len(ordered) - 1e-9))
     lengths = ordered[held - 1 :] - ordered[: len(ordered) - held + 1]
     first = int(np.argmin(lengths))
