@@ -4,8 +4,8 @@
   another sequence shares nothing with it: prefixes; questions not shared; base of the key one too
   small (two questions become one): question test
 - ancestry: a subtree ends one place early; calls one query short, or left out where one
-  query comes: who sees whom, the specification's calls; every later place sees a key: block mask; a window one too long, or counted
-  in places: window test, who sees whom
+  query comes: who sees whom, the specification's calls; every later place
+  sees a key: block mask; a window one too long, or counted in places: window test, who sees whom
 """
 
 from collections.abc import Sequence
