@@ -42,9 +42,10 @@ def test_the_worked_numbers_of_the_cut() -> None:
 
 def test_scale_and_floor() -> None:
     assert Rule(leniency=1, scale=2).chance(*logs(0.4, 0.8)) == pytest.approx(0.25)
+    assert Rule(leniency=2, scale=2).chance(*logs(0.2, 0.8)) == pytest.approx(0.25)
     floored = Rule(leniency=1, floor=0.1)
-    assert floored.chance(*logs(0.05, 0.01)) == 0
-    assert floored.chance(*logs(0.15, 0.1)) == 1
+    assert floored.chance(*logs(0.05, 0.5)) == floored.chance(*logs(0.05, 0.01)) == 0
+    assert floored.chance(*logs(0.15, 0.01)) == 1
 
 
 def test_the_ends_of_leniency() -> None:
@@ -173,8 +174,9 @@ def test_draws_follow_the_law() -> None:
 def test_a_lenient_rule_has_no_residual() -> None:
     with pytest.raises(ValueError, match="leniency of at most 1"):
         settlement(LENIENT, 0, [(0, 0.0)], [0.0])
-    with pytest.raises(ValueError, match="lower the leniency"):
-        Reusing(rule=LENIENT, residual=True)
+    for rule in (LENIENT, Rule(leniency=1, scale=0.5)):
+        with pytest.raises(ValueError, match="lower the leniency"):
+            Reusing(rule=rule, residual=True)
 
 
 # --- where a call begins --------------------------------------------------------------------------

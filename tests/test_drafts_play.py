@@ -26,8 +26,9 @@ from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.recorder import KeptGroup, KeptMember
 from agentrl.task import Split, Task
-from agentrl.trajectory import Finished, Trajectory
+from agentrl.trajectory import Finished, Trajectory, Tree, Truncated
 from benchmarks.letters import END, LetterChat, ids, said
 from tests.engine_models import VOCABULARY, logits_of, tiny
 
@@ -141,6 +142,11 @@ class Stage:
 
     async def go(self, version: int) -> Trajectory:
         """Play once under a version, and return what was played."""
+        (trajectory,) = (await self.tree(version)).trajectories()
+        return trajectory
+
+    async def tree(self, version: int) -> Tree:
+        """Play once under a version, and return the tree."""
         if version:
             await self.engine.load(None, version)
         policy = GatePolicy(
@@ -163,8 +169,7 @@ class Stage:
         )
         async with gate:
             (tree,) = (await gate.batch()).trees
-        (trajectory,) = tree.trajectories()
-        return trajectory
+        return tree
 
 
 def at(*parts: str) -> tuple[int, ...]:
@@ -506,3 +511,38 @@ async def test_a_real_engine_reuses_and_every_log_prob_is_of_its_version(residua
     for trajectory in second:
         assert gap_nats(old, trajectory, 0) < 1e-4
         assert gap_nats(new, trajectory, 1) < 1e-4
+
+
+# --- what a record kept ---------------------------------------------------------------------------
+
+
+async def test_what_a_record_says_has_ended_is_a_draft_too() -> None:
+    stage = Stage("hi", "done")
+    tree = await stage.tree(0)
+    (leaf,) = tree.leaves
+    member = KeptMember(sample=0, seed=1, attempt=0, failures=0, leaf=leaf)
+    begins = KeptMember(sample=1, seed=1, attempt=0, failures=0)
+    kept = KeptGroup(
+        number=0,
+        size=2,
+        asked=2,
+        max_turns=None,
+        max_turn_tokens=None,
+        tree=tree,
+        step=0,
+        complete=False,
+        members=(member, begins),
+    )
+    other = stage.player(DraftCache(1000), None, "verify", residual=False)
+    other.adopt([kept])
+    await stage.engine.load(None, 1)
+    assert other.saved() == stage.play.saved()
+    assert len(other.saved()) == 1
+
+
+async def test_what_ran_out_of_time_or_failed_is_no_draft() -> None:
+    stage = Stage("hi", "done", limits=EpisodeLimits(episode_s=0.0))
+    trajectory = await stage.go(0)
+    assert trajectory.outcome == Truncated("seconds", 0.5)
+    await stage.engine.load(None, 1)
+    assert stage.play.saved() == ()

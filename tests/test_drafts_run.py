@@ -48,6 +48,39 @@ def test_the_second_epoch_saves_tokens(tmp_path: Path, exact: bool) -> None:
         assert all(line["engine_gap/max"] < 1e-3 for line in metrics)
 
 
+SUMS = """
+run: {{name: sums, folder: {folder}, steps: 4}}
+env:
+  id: code/Mix-v0
+  task_limit: 8
+  kwargs:
+    families: {{chain_sum: {{min_terms: 2, max_terms: 3, min_digits: 2, max_digits: 3}}}}
+    system: ""
+policy: {{make: {{hidden_size: 64, layers: 2, heads: 2, kv_heads: 2}}}}
+warmstart: {{steps: 60, batch_size: 32, demonstrations: 8, guess_fraction: 0.5}}
+engine: {{slots: 16, context_tokens: 192}}
+sampling: {{max_turn_tokens: 48}}
+rollout: {{tasks_per_step: 4, group_size: 4, concurrency: 16, max_turns: 3}}
+learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
+evaluate: {{tasks: 4}}
+metrics: {{tensorboard: false}}
+"""
+"""The quickstart's task, eight of its tasks, two epochs."""
+
+
+def test_sums_with_a_python_tool_save_tokens_in_the_second_epoch(tmp_path: Path) -> None:
+    """Tools run in the sandbox again, and answer as they did."""
+    path = tmp_path / "sums.yaml"
+    path.write_text(SUMS.format(folder=tmp_path))
+    result = train(path, {"rollout.drafts": {"leniency": 1.0, "residual": True}})
+    metrics = read_metrics(result.folder)
+    saved = [line["drafts/saved_tokens"] for line in metrics]
+    assert saved[:2] == [0, 0]
+    assert min(saved[2:]) > 0
+    assert sum(line["rollout/tool_calls_mean"] for line in metrics) > 0
+    assert max(line["engine_gap/max"] for line in metrics) < 1e-4
+
+
 def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
     tmp_path: Path,
 ) -> None:
