@@ -1,7 +1,21 @@
-"""Credit in trees, on worked examples and on random trees. MUTANTS"""
+"""Credit in trees, on worked examples and on random trees. Mutants seen caught:
+
+- shape: nodes by name and not by place; for the rest see test_learn_tree_shape.py
+- arpo: hard is soft; another factor on shared tokens
+- aepo: biased deviation; no clamp at 0; equal entropies through the formula; sign of z; entropies
+  off the mask; factors of another sample; hard credit ignored
+- tree_grpo: intra left out; tree_2norm of rewards; tree_inner of scores; sign of intra; variant
+  ignored
+- tree_rl: mean for leave-one-out; equal rewards through the formula; sqrt and uniform swapped;
+  weights inverted; sign of centring and of the gain; untrained tokens centred; the global term
+  always; weights twice or never in `weighted: value`; every trajectory `truncated`; singleton
+  swapped
+- branch_grpo: biased deviation; equal values through the formula; epsilon dropped; clip on one side
+  or none; temperature inverted or ignored; mean for sum of log-probs; log-probs of tokens nobody
+  sampled, or that are no number; weighting ignored; needs inverted
+"""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +38,6 @@ from agentrl.config.learning.advantage import (
 from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.config.section import Section
 from agentrl.learn import advantages
-from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.aepo import entropy_factors
 from agentrl.learn.advantages.branch_grpo import depth_scores, probability_values
 from agentrl.learn.advantages.grpo import grpo
@@ -35,182 +48,18 @@ from agentrl.learn.method import needed
 from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import Group, groups_of
 from agentrl.learn.tree_shape import TreeShape
-from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 from tests.learning import assert_close, gradients, model_of
-
-Shape = list[Any]
-"""Below a node: a reward ends a trajectory there, a list is a branch point, None is a failure."""
-
-rewards = st.integers(-2, 2).map(float)
-shapes = st.lists(
-    st.recursive(rewards, lambda below: st.lists(below, min_size=1, max_size=3), max_leaves=6),
-    min_size=1,
-    max_size=4,
+from tests.tree_groups import (
+    Shape,
+    ends,
+    group_of,
+    per_segment,
+    rewards,
+    shapes,
+    sums,
+    tree_of,
+    with_entropies,
 )
-
-
-def tree_of(shape: Shape, *, name: str = "t", tokens: int | None = None) -> Tree:
-    """Return a tree with a prompt at its root. Every node below samples `tokens` tokens, by default
-    one to three, and has a tool's answer after it where something follows."""
-    tree = Tree(Task(prompt="q", id=name))
-    prompt = tree.add(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
-
-    def grow(below: Any, at: int, turn: int) -> None:
-        n = tokens or 1 + len(tree.nodes) % 3
-        at = tree.add(
-            Node(
-                parent=at,
-                source="sampled",
-                token_ids=tuple(2 + (len(tree.nodes) + i) % 9 for i in range(n)),
-                turn=turn,
-                logprobs=(-1.0,) * n,
-                versions=(0,) * n,
-            )
-        )
-        if isinstance(below, list):
-            at = tree.add(Node(parent=at, source="tool", token_ids=(4,), turn=turn))
-            for each in below:  # pyright: ignore[reportUnknownVariableType]
-                grow(each, at, turn + 1)
-        else:
-            outcome = Failed("env", "broke") if below is None else Finished(below)
-            tree.end(Leaf(node=at, outcome=outcome, sample=len(tree.leaves)))
-
-    for below in shape:
-        grow(below, prompt, 0)
-    return tree
-
-
-def group_of(shape: Shape, *, tokens: int | None = None) -> Group:
-    """Return the group of such a tree."""
-    (group,) = groups_of([tree_of(shape, tokens=tokens)])
-    return group
-
-
-def with_entropies(group: Group) -> Group:
-    """Return the group with an entropy per token, the same for a token wherever it is shared."""
-    samples = [
-        replace(s, entropies=0.1 * (s.nodes % 7) + 0.01 * np.arange(len(s.nodes)))
-        for s in group.samples
-    ]
-    return replace(group, samples=tuple(samples))
-
-
-def ends(credit: TokenAdvantages) -> list[float]:
-    """Return what the last token of every sample got."""
-    return [float(tokens[-1]) for tokens in credit]
-
-
-def per_segment(group: Group, section: Section) -> list[float]:
-    """Return what the tokens of each segment that has tokens got, in the order of the shape."""
-    shape, found = TreeShape.of(group), dict[int, float]()
-    for place, tokens in zip(shape.places, advantage_of(section)([group]), strict=True):
-        for segment, value in zip(place.tolist(), tokens.tolist(), strict=True):
-            assert found.setdefault(segment, value) == value
-    return [found[segment] for segment in sorted(found)]
-
-
-def sums(group: Group, credit: TokenAdvantages) -> dict[tuple[int, int], float]:
-    """Return the credit of every sampled token, added up over the samples that hold it."""
-    found: dict[tuple[int, int], float] = defaultdict(float)
-    for sample, tokens in zip(group.samples, credit, strict=True):
-        for at in np.flatnonzero(sample.mask).tolist():
-            found[int(sample.nodes[at]), at] += float(tokens[at])
-    return dict(found)
-
-
-# The shape.
-
-
-def test_segments_lie_between_branch_points() -> None:
-    group = group_of([[1.0, [0.0, [[0.0]]]], 1.0], tokens=1)
-    shape = TreeShape.of(group)
-    assert [(s.samples, s.parent, s.depth) for s in shape.segments] == [
-        ((0, 1, 2, 3), None, 0),
-        ((0, 1, 2), 0, 1),
-        ((1, 2), 1, 2),
-        ((0,), 1, 2),
-        ((1,), 2, 3),
-        ((2,), 2, 3),
-        ((3,), 0, 1),
-    ]
-    # Two tokens of prompt, then a sampled one and a tool's per turn; the last three turns of
-    # sample 2 are one segment, for nothing branches there.
-    assert shape.places[2].tolist() == [0, 0, 1, 1, 2, 2, 5, 5, 5, 5, 5]
-    assert shape.places[3].tolist() == [0, 0, 6]
-
-
-def test_what_was_sampled_before_the_first_branch_point_belongs_to_the_root() -> None:
-    shape = TreeShape.of(group_of([[1.0, 0.0]], tokens=2))
-    assert shape.places[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert [segment.depth for segment in shape.segments] == [0, 1, 1]
-
-
-def test_one_trajectory_is_its_own_root() -> None:
-    shape = TreeShape.of(group_of([[[1.0]]]))
-    assert len(shape.segments) == 1
-    assert shape.trees == (0,)
-
-
-def test_a_failed_branch_makes_no_branch_point() -> None:
-    whole = TreeShape.of(group_of([[[1.0], None], 0.0], tokens=1))
-    assert [(s.samples, s.depth) for s in whole.segments] == [((0, 1), 0), ((0,), 1), ((1,), 1)]
-
-
-def test_trees_share_more_than_the_prompt() -> None:
-    assert TreeShape.of(group_of([[1.0, 0.0], 1.0, [[0.0, 1.0], 0.0]])).trees == (0, 0, 1, 2, 2, 2)
-    assert TreeShape.of(group_of([[1.0, 0.0]])).trees == (0, 0)
-    group = group_of([1.0, 0.0, 0.0])
-    silent = [replace(s, sampled=s.sampled & False, mask=s.mask & False) for s in group.samples[:2]]
-    assert TreeShape.of(replace(group, samples=(*silent, group.samples[2]))).trees == (0, 1, 2)
-
-
-def test_one_trajectory_may_end_where_another_goes_on() -> None:
-    tree = tree_of([[1.0]])
-    tree.end(Leaf(node=2, outcome=Truncated("tokens", 0.0), sample=1))
-    (group,) = groups_of([tree])
-    shape = TreeShape.of(group)
-    assert [(s.samples, s.parent) for s in shape.segments] == [((0, 1), None), ((0,), 0)]
-    assert shape.means([1.0, 0.0]).tolist() == [0.5, 1.0]
-    # What ends follows with a log-prob of 0: e^0 against e^-1, for the other's one token.
-    values = probability_values(shape, group.rewards, [0.0, -1.0])
-    assert values[0] == pytest.approx(math.exp(-1) / (1 + math.exp(-1)))
-
-
-def test_prompts_of_their_own_meet_at_a_root_without_tokens() -> None:
-    group = group_of([1.0, [1.0, 0.0]], tokens=1)
-    apart = [replace(s, nodes=s.nodes + 100 * (i > 0)) for i, s in enumerate(group.samples)]
-    group = replace(group, samples=tuple(apart))
-    shape = TreeShape.of(group)
-    assert [(s.samples, s.parent, s.depth) for s in shape.segments] == [
-        ((0, 1, 2), None, 0),
-        ((1, 2), 0, 1),
-        ((0,), 0, 1),
-        ((1,), 1, 2),
-        ((2,), 1, 2),
-    ]
-    assert shape.places[0].tolist() == [2, 2, 2]
-    assert shape.trees == (0, 1, 1)
-
-
-@given(shapes)
-def test_segments_are_a_tree_over_the_samples(below: Shape) -> None:
-    group = group_of(below)
-    shape = TreeShape.of(group)
-    for index, segment in enumerate(shape.segments):
-        if segment.parent is None:
-            assert index == 0
-            assert segment.samples == tuple(range(len(group.samples)))
-            continue
-        parent = shape.segments[segment.parent]
-        assert segment.parent < index
-        assert set(segment.samples) < set(parent.samples)
-        assert segment.depth == parent.depth + 1
-    for one in range(len(group.samples)):
-        for other in range(one):
-            shared = {*group.samples[one].nodes.tolist()} & {*group.samples[other].nodes.tolist()}
-            assert (shape.trees[one] == shape.trees[other]) == (len(shared) > 1)
-
 
 # ARPO.
 

@@ -249,13 +249,10 @@ def test_credit_survives_a_behaviour_log_prob_that_is_no_number(
 @pytest.mark.parametrize("section", cases("advantage"))
 def test_credit_changes_no_sample(section: Section) -> None:
     group = group_of(1.0, 0.0, 0.0, 1.0)
-    first = credit(section, group)
-    assert [x.tolist() for x in credit(section, group)] == [x.tolist() for x in first]
+    credit(section, group)
     for sample, fresh in zip(group.samples, group_of(1.0, 0.0, 0.0, 1.0).samples, strict=True):
-        assert sample.behaviour.tolist() == fresh.behaviour.tolist()
-        assert sample.entropies is not None
-        assert fresh.entropies is not None
-        assert sample.entropies.tolist() == fresh.entropies.tolist()
+        for key in ("behaviour", "entropies", "proximal", "values", "mask", "nodes"):
+            assert np.array_equal(getattr(sample, key), getattr(fresh, key))
 
 
 # Rewards.
@@ -300,14 +297,13 @@ def test_a_selection_keeps_masks_within_what_was_sampled(section: Section) -> No
 
 MASK = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
 
+GAPS = (0.3, 9.0, -0.2, 1.5, 9.0, 9.0, 9.0, 9.0, -2.0, 0.1, 9.0, 9.0)
+CREDIT = (1.0, 9.0, -1.0, 2.0, 9.0, 9.0, 9.0, 9.0, -1.0, -0.5, 9.0, 9.0)
+
 
 def field(values: Sequence[float], mask: Tensor) -> Tensor:
     """Return a block of numbers that is 0 off the mask, as a contract says."""
     return torch.where(mask, torch.tensor(values).reshape(mask.shape), 0.0)
-
-
-GAPS = (0.3, 9.0, -0.2, 1.5, 9.0, 9.0, 9.0, 9.0, -2.0, 0.1, 9.0, 9.0)
-CREDIT = (1.0, 9.0, -1.0, 2.0, 9.0, 9.0, 9.0, 9.0, -1.0, -0.5, 9.0, 9.0)
 
 
 def counted(mask: Tensor) -> tuple[Tensor, Tensor]:
