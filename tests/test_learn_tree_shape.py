@@ -1,6 +1,6 @@
 """Segments, trees and depths of a group. Mutants seen caught: depth not counted; sum for mean;
-trees by the prompt; samples without tokens in one tree; children before parents; no root where prompts
-differ; what ended weighed as an edge, or forgotten.
+trees by the prompt; samples without tokens in one tree; children before parents; no root where
+prompts differ; what ended weighed as an edge, or forgotten.
 """
 
 import math
