@@ -16,6 +16,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.ema import EmaSection
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.section import unread
 from agentrl.errors import ConfigError
 from agentrl.learn.ema import Ema
 from agentrl.learn.schedule import between, warmup
@@ -83,6 +84,30 @@ def test_a_rate_that_falls_needs_the_steps_of_the_run() -> None:
     section = LearnSection(optimizer=AdamWSection(decay="linear"))
     with pytest.raises(ConfigError, match="needs to know how many steps"):
         Trainer(model_of(), section, seed=0)
+
+
+def test_every_key_is_read_before_the_first_step() -> None:
+    """A run says at its start which keys nobody has read."""
+    section = AdamWSection(
+        learning_rate=0.1,
+        betas=(0.5, 0.6),
+        epsilon=1e-3,
+        weight_decay=0.1,
+        warmup_steps=2,
+        decay="linear",
+        final_learning_rate_fraction=0.5,
+        max_grad_norm=2.0,
+    )
+    config = LearnSection(
+        optimizer=section,
+        ema=EmaSection(decay=0.5),
+        lora=LoraSection(rank=2, alpha=3.0, dropout=0.1, targets=("q_proj",)),
+        precision="bfloat16",
+        gradient_checkpointing=True,
+        head_chunk_tokens=7,
+    )
+    Trainer(model_of(), config, seed=0, steps=4)
+    assert unread(config) == []
 
 
 def test_the_average_golden() -> None:

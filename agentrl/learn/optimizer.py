@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.precision import Master
-from agentrl.learn.schedule import between, warmup
+from agentrl.learn.schedule import Shape, between, warmup
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -31,8 +31,12 @@ class AdamW:
             )
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._masters = {name: Master.of(parameter) for name, parameter in named.items()}
-        self._section = section
+        self._learning_rate = section.learning_rate
+        self._warmup_steps = section.warmup_steps
+        self._decay: Shape = section.decay
+        self._final_fraction = section.final_learning_rate_fraction
         self._steps = steps or 0
+        self._max_grad_norm = section.max_grad_norm
         self.updates = 0
         """How often the weights were updated."""
         self._adamw = torch.optim.AdamW(
@@ -46,11 +50,9 @@ class AdamW:
 
     def learning_rate(self, *, step: int = 0) -> float:
         """Return the rate of the next update, at a step of the run counted from 0."""
-        section = self._section
-        warm = warmup(self.updates + 1, steps=section.warmup_steps)
-        last = section.final_learning_rate_fraction
-        share = between(1.0, last, shape=section.decay, step=step, steps=self._steps)
-        return section.learning_rate * warm * share
+        warm = warmup(self.updates + 1, steps=self._warmup_steps)
+        share = between(1.0, self._final_fraction, shape=self._decay, step=step, steps=self._steps)
+        return self._learning_rate * warm * share
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -61,7 +63,7 @@ class AdamW:
 
         Raises `LearnError` and leaves the weights alone if the norm is not finite.
         """
-        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._section.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._max_grad_norm)
         if not norm.isfinite():
             self.zero_grad()
             raise LearnError(
