@@ -1,10 +1,13 @@
 """`agentrl methods`."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
-from agentrl.cli.console import out, show_table
+from agentrl.cli.console import out
 
 
 def methods(
@@ -22,6 +25,21 @@ def methods(
         out.print(catalogue.markdown(), markup=False, highlight=False)
         return
     for each in chosen:
-        show_table(catalogue.HEADINGS, catalogue.rows(each), title=f"learn.{each.key}")
+        out.print(Text(f"learn.{each.key}", style="bold"))
+        for row in catalogue.rows(each):
+            _show(row)
         out.print()
     out.print("every slot also takes a function of yours: name: custom, function: package.module:f")
+
+
+def _show(row: Sequence[str]) -> None:
+    """Write a method: its name, what it is, and one line for each of the other headings."""
+    from agentrl.learn import catalogue
+
+    name, meaning, *others = row
+    out.print(Text(f"  {name}"), soft_wrap=False)
+    out.print(Padding(Text(meaning), (0, 0, 0, 6), expand=False), soft_wrap=False)
+    for heading, cell in zip(catalogue.HEADINGS[2:], others, strict=True):
+        if cell:
+            line = Text(f"{heading}: ", style="dim").append(cell, style="not dim")
+            out.print(Padding(line, (0, 0, 0, 6), expand=False), soft_wrap=False)
