@@ -535,6 +535,7 @@ async def test_what_a_record_says_has_ended_is_a_draft_too() -> None:
     )
     other = stage.player(DraftCache(1000), None, "verify", residual=False)
     other.adopt([kept])
+    assert other.saved() == stage.play.saved() == (), "their step is not over"
     await stage.engine.load(None, 1)
     assert other.saved() == stage.play.saved()
     assert len(other.saved()) == 1

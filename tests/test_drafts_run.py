@@ -57,7 +57,7 @@ env:
     families: {{chain_sum: {{min_terms: 2, max_terms: 3, min_digits: 2, max_digits: 3}}}}
     system: ""
 policy: {{make: {{hidden_size: 64, layers: 2, heads: 2, kv_heads: 2}}}}
-warmstart: {{steps: 60, batch_size: 32, demonstrations: 8, guess_fraction: 0.5}}
+warmstart: {{steps: 40, batch_size: 16, demonstrations: 8, guess_fraction: 0.5}}
 engine: {{slots: 16, context_tokens: 192}}
 sampling: {{max_turn_tokens: 48}}
 rollout: {{tasks_per_step: 4, group_size: 4, concurrency: 16, max_turns: 3}}
@@ -68,6 +68,7 @@ metrics: {{tensorboard: false}}
 """The quickstart's task, eight of its tasks, two epochs."""
 
 
+@pytest.mark.bubblewrap
 def test_sums_with_a_python_tool_save_tokens_in_the_second_epoch(tmp_path: Path) -> None:
     """Tools run in the sandbox again, and answer as they did."""
     path = tmp_path / "sums.yaml"
