@@ -4,6 +4,7 @@
 - written in place instead of renamed; partial folder left behind; OSError let through: full disk
 - hash or size not compared: damage tests; model not compared: other-model test
 - newest by name length or creation in place of step; one too many kept: order test
+- masters, adapters or the average not restored; weights saved as the average: resume and `ema/`
 - `make_model` seeded globally: random-state test
 """
 

@@ -1,6 +1,10 @@
 """The head by chunks against the plain one. Mutants applied by hand and seen caught:
 
-PLACEHOLDER
+- sign of the gradient, of the entropy in it, its one-hot part or the temperature left out; weight's
+  or bias' gradient of the last chunk only: comparison with the plain head
+- no floor under log-probs, in either pass: word that cannot be said
+- the head's gradient summed in bfloat16: bfloat16 test
+- always plain; logits kept for the backward pass: memory test
 """
 
 import weakref
@@ -84,7 +88,8 @@ def test_chunks_change_neither_values_nor_gradients(
     expected = plain(module(hidden), targets, temperature=temperature)
     with chunked_from(0):
         found = predict(module, hidden, targets, temperature=temperature, chunk_tokens=chunk)
-    torch.testing.assert_close(found.logprobs, expected.logprobs, atol=1e-6, rtol=0)
+    # The last bit of a log-prob of -17, the lowest here, is 2e-6.
+    torch.testing.assert_close(found.logprobs, expected.logprobs, atol=1e-6, rtol=5e-7)
     torch.testing.assert_close(found.entropies, expected.entropies, atol=1e-6, rtol=0)
     pairs = zip(
         gradient(module, hidden, found, asked=asked),
@@ -92,7 +97,7 @@ def test_chunks_change_neither_values_nor_gradients(
         strict=True,
     )
     for one, other in pairs:
-        assert (one - other).norm() <= 1e-6 * max(1.0, float(other.norm()))
+        assert (one - other).norm() <= 2e-6 * max(1.0, float(other.norm()))
 
 
 def test_the_plain_head_is_what_torch_says() -> None:

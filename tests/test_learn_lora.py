@@ -1,6 +1,10 @@
 """Low-rank adapters. Mutants applied by hand and seen caught:
 
-PLACEHOLDER
+- adapters not added to the weights: engine test; sums rounded to the base's type, adapters in
+  bfloat16, rank for alpha: bfloat16 test
+- shared weights not looked for; alpha or base no part of a checkpoint's identity: refusal tests
+- dropout never, or always: dropout test; seed ignored, or set globally: seed test
+- peft's prefix left out of the adapter's file: checkpoint test
 """
 
 from pathlib import Path

@@ -1,6 +1,9 @@
 """Rates over a run, and the average of the weights. Mutants applied by hand and seen caught:
 
-PLACEHOLDER
+- cosine upside down, or going on after its end: golden schedule
+- schedule left out, its step forgotten in the update: rate tests
+- decay and its complement swapped, average aliasing the weights, updated in a step without credit,
+  weights judged in its place: tests of the average
 """
 
 import math

@@ -1,7 +1,10 @@
 """bfloat16 over float32 master weights, and layers computed again. Mutants applied by hand and seen
 caught:
 
-PLACEHOLDER
+- buffers rounded too, nothing rounded, weights not published: rounded-master test
+- masters rounded after each update; gradients added in bfloat16, or not added, or left at the
+  parameter: tiny-update and collection tests
+- layers not in training mode, or all that is in them too; dropping out not noticed: layer tests
 """
 
 from typing import Any, cast

@@ -62,8 +62,8 @@ class LearnSection(Section):
     """Most predictions whose logits over the whole vocabulary exist at once, where they would take
     more than 64 MiB together; changes no value, and costs up to a third of the head's time."""
     gradient_checkpointing: bool = False
-    """Keep the inputs of layers only, and compute the rest again in the backward pass: less memory,
-    about a third more time, the same gradient."""
+    """Keep the inputs of layers only, and compute the rest again in the backward pass: less memory
+    for one more forward pass, and the same gradient."""
     precision: Precision = "float32"
     """What the trainer computes in: float32, or bfloat16 over float32 master weights."""
     lora: LoraSection | None = None

@@ -80,7 +80,7 @@ class PolicySection(Section):
     dialect: str = "auto"
     """How tool calls are written: `hermes`, `llama3`, or found out from the template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the weights, in training and in the engine."""
+    """Of the weights as they are loaded, and in the engine; training has `learn.precision`."""
     device: str = "auto"
     """`cpu`, `cuda`, or the best there is."""
 
