@@ -1,6 +1,8 @@
 """Limits of length on a schedule: the waves, what is begun under them, a kill, a whole run.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: the stair the other way round; a rise that falls, a fall half as fast; an order
+given more turns than it had; the caps of the first step in every step; tokens of an order ignored,
+not read back, or not adopted; the least turns not configured; no figures.
 """
 
 import sys
@@ -266,7 +268,5 @@ def test_a_probe_has_to_fit_the_shortest_turn(tmp_path: Path) -> None:
         "rollout.branching.probe_tokens": 8,
         "rollout.schedule.min_turn_tokens": 8,
     }
-    with pytest.raises(
-        ConfigError, match=r"probe_tokens is 8 and rollout\.schedule"
-    ):
+    with pytest.raises(ConfigError, match=r"probe_tokens is 8 and rollout\.schedule"):
         load_config(config_file(tmp_path), keys)

@@ -1,4 +1,8 @@
-"""A judge of right answers that came of a wrong step. Mutants seen caught: MUTANTS"""
+"""A judge of right answers that came of a wrong step.
+
+Mutants seen caught: wrong answers judged; verdicts that name no turn believed; a scripted judge that
+sees ahead; a flawed solution called sound rewarded by distance; what a reward told beside it lost.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """A lent success is trained as what it is: sampled by an older policy, at its own log-probs.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: its versions taken for new ones; its log-probs lost; weights not applied; its
+age over the bound by one; the rule against loans nobody weighs blind to a loss that weighs them.
 """
 
 import math

@@ -1,4 +1,9 @@
-"""What a reward is for those that give credit. Mutants seen caught: MUTANTS"""
+"""What a reward is for those that give credit.
+
+Mutants seen caught: a penalty without end; trained tokens counted for sampled ones; a flaw in the
+first turn overlooked; the bound of right taken for right; shaped rewards reported as raw; shaping
+left out; components lost on the way to the tree's trajectory, or to the sample.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
