@@ -6,9 +6,8 @@ from agentrl.config.section import Section
 
 
 class EmaSection(Section):
-    """An exponential moving average of the weights, in float32, which is what evaluations play and
-    what a checkpoint's `ema/` holds; trajectories that train are sampled by the weights as they are.
-    """
+    """An exponential moving average of the weights, in float32: what evaluations play and what a
+    checkpoint's `ema/` holds. Trajectories that train are sampled by the weights as they are."""
 
     decay: float = Field(default=0.99, ge=0, lt=1)
     """What is left of the average at each update; 0 is the weights themselves."""
