@@ -41,6 +41,21 @@ class Action:
         return Message("assistant", self.text, tool_calls=self.tool_calls)
 
 
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What stands in later contexts in the place of what the policy said in this step.
+
+    Its own words stay what it said: they keep their credit and train in the context they were said
+    in. `info["patch"]` of a step that goes on; the answer of that step is the answer to the patch.
+    """
+
+    action: Action
+    hint: str = ""
+    """Shown to the policy, and to it alone, so that it thinks in words of its own before the
+    action: what it then says outside tool calls is put before the action's text. Empty asks for
+    no thought. Neither the hint nor the asking is in any context."""
+
+
 Step = tuple[Observation, float, bool, bool, Info]
 """Gymnasium's five: observation, reward, terminated, truncated, info."""
 
@@ -55,7 +70,8 @@ class Env(Protocol):
     reward. Every well-known key of `Info` is optional:
 
     - `reward_components`: `dict[str, float]`, the parts of the reward for reports;
-    - `tool_results`: `tuple[ToolResult, ...]`, what the tools of this step did.
+    - `tool_results`: `tuple[ToolResult, ...]`, what the tools of this step did;
+    - `patch`: `Patch`, what the policy is taken to have said instead.
     """
 
     fork_strategy: ForkStrategy

@@ -1,7 +1,8 @@
 """Step 4 of the flow: the trajectory tree. Tokens are the truth, stored once, append-only."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 from agentrl.errors import FailureKind
@@ -14,9 +15,10 @@ Source = Literal["prompt", "sampled", "tool", "template", "forced"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The tokens one event added to a context; a path from the root is one context.
+    """The tokens one event added to a context; a path from the root is one trajectory in time.
 
-    Log-probs and versions are there for sampled tokens and only for them.
+    It is its context too, but for nodes that a later one on it has withdrawn. Log-probs and
+    versions are there for sampled tokens and only for them.
     """
 
     parent: int | None
@@ -33,8 +35,13 @@ class Node:
     """How long the event took."""
     tool_status: str = ""
     """For `tool` nodes: `ok` or `error` per call, comma-separated."""
+    withdraws: int = 0
+    """How many nodes right before it on the path are in no context from here on: a patch stands
+    in the place of what the policy said. They stay on the path, were sampled, and train."""
 
     def __post_init__(self) -> None:
+        if self.withdraws and self.source != "forced":
+            raise ValueError(f"a {self.source} node withdraws nothing; only a forced one can")
         given = (len(self.logprobs), len(self.versions))
         want = (len(self.token_ids),) * 2 if self.source == "sampled" else (0, 0)
         if given != want:
@@ -112,7 +119,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One root-to-leaf path, flattened. All per-token tuples have one length."""
+    """One root-to-leaf path, flattened, in the order things were said.
+
+    All per-token tuples have one length. What was withdrawn is among the tokens.
+    """
 
     task: Task
     sample: int
@@ -131,6 +141,8 @@ class Trajectory:
     """The leaf's."""
     seconds: float = 0.0
     tool_calls: int = 0
+    withdrawn: tuple[tuple[int, int], ...] = ()
+    """Runs of tokens, first and one past the last, that are in no context after them."""
 
     @property
     def mask(self) -> tuple[bool, ...]:
@@ -164,6 +176,8 @@ class Tree:
         """Append `node` and return its id."""
         if node.parent is not None and not 0 <= node.parent < len(self._nodes):
             raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
+        if node.withdraws:
+            self._check_withdraws(node)
         self._nodes.append(node)
         return len(self._nodes) - 1
 
@@ -197,8 +211,13 @@ class Tree:
         return tuple(reversed([*self._ancestors(node)]))
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """Return the whole context at `node`, as token ids."""
-        return tuple(token for part in self.path(node) for token in part.token_ids)
+        """Return the whole context at `node`, as token ids; what was withdrawn is not in it."""
+        context: list[Node] = []
+        for part in self.path(node):
+            if part.withdraws:
+                del context[-part.withdraws :]
+            context.append(part)
+        return tuple(token for part in context for token in part.token_ids)
 
     def trajectory(self, leaf: Leaf) -> Trajectory:
         """Return the path to `leaf` as one flat record."""
@@ -227,6 +246,7 @@ class Tree:
             components=leaf.components,
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
+            withdrawn=_withdrawn(path),
         )
 
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -234,11 +254,29 @@ class Tree:
         leaves = sorted(self._leaves, key=lambda leaf: leaf.sample)
         return tuple(self.trajectory(leaf) for leaf in leaves)
 
+    def _check_withdraws(self, node: Node) -> None:
+        """Raise `ValueError` unless what `node` withdraws is one turn that the policy sampled."""
+        path = () if node.parent is None else self.path(node.parent)
+        last = path[-node.withdraws :]
+        if len(last) < node.withdraws or any(
+            (part.source, part.turn) != ("sampled", node.turn) for part in last
+        ):
+            raise ValueError(
+                f"a node of turn {node.turn} withdraws {node.withdraws} nodes, and only what was "
+                "sampled in its own turn, right before it, can be withdrawn"
+            )
+
     def _ancestors(self, node: int) -> Iterator[int]:
         at: int | None = node
         while at is not None:
             yield at
             at = self._nodes[at].parent
+
+
+def _withdrawn(path: Sequence[Node]) -> tuple[tuple[int, int], ...]:
+    """Return the runs of tokens that later nodes of a path withdrew."""
+    ends = [0, *accumulate(len(part.token_ids) for part in path)]
+    return tuple((ends[i - p.withdraws], ends[i]) for i, p in enumerate(path) if p.withdraws)
 
 
 def _same_tokens(one: Node, other: Node) -> bool:

@@ -20,6 +20,7 @@ from agentrl.learn import advantages
 from agentrl.learn.advantages.gae import ReturnsFunction, returns_of
 from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.batch import MicroBatch, unshifted
+from agentrl.learn.contexts import by_context
 from agentrl.learn.forward import decoder, hidden_states
 from agentrl.learn.method import needed
 from agentrl.learn.optimizer import AdamW
@@ -114,6 +115,16 @@ class Critic:
         worth what its first so many tokens are.
         """
         samples = [sample for group in groups for sample in group.samples]
+        found = by_context(
+            samples, lambda each: self._of_contexts(each, layout, limit_tokens=limit_tokens)
+        )
+        valued = _regrouped(groups, found)
+        pairs = zip((s for g in valued for s in g.samples), self._returns(valued), strict=True)
+        return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
+
+    def _of_contexts(
+        self, samples: Sequence[Sample], layout: Layout, *, limit_tokens: int
+    ) -> list[Sample]:
         found = list(samples)
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         asked = [_Asked.of(samples[i], limit_tokens) for i in live]
@@ -125,9 +136,7 @@ class Critic:
                 sample = samples[live[j]]
                 final = float(row[asked[j].end]) if sample.truncated else 0.0
                 found[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
-        valued = _regrouped(groups, found)
-        pairs = zip((s for g in valued for s in g.samples), self._returns(valued), strict=True)
-        return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """Return the head's weights and its optimiser's state, by name; no copies."""

@@ -11,15 +11,12 @@ from agentrl.learn.recording import AssistantSaid, Recording
 from agentrl.learn.warmstart import Demonstration
 from agentrl.message import Message
 from agentrl.rollout.episode import Chat
+from agentrl.rollout.patch import Writer
 
 
 @runtime_checkable
-class WritingChat(Chat, Protocol):
+class WritingChat(Chat, Writer, Protocol):
     """A chat format that can also write what the policy would have sampled."""
-
-    def write(self, action: Action) -> tuple[int, ...]:
-        """Return an action as the tokens of a turn, with the one that ends it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.learn.batch import unshifted
+from agentrl.learn.contexts import by_context
 from agentrl.learn.forward import score
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
 from agentrl.learn.sample import Group, Sample
@@ -60,7 +61,19 @@ class Evidence:
     def _scored(
         self, groups: Sequence[Group], known: Callable[[Sample, Tensor, Tensor], Sample]
     ) -> tuple[Group, ...]:
-        samples = [s for group in groups for s in group.samples]
+        scored = iter(
+            by_context(
+                [sample for group in groups for sample in group.samples],
+                lambda samples: self._of_contexts(samples, known),
+            )
+        )
+        return tuple(
+            replace(group, samples=tuple(next(scored) for _ in group.samples)) for group in groups
+        )
+
+    def _of_contexts(
+        self, samples: Sequence[Sample], known: Callable[[Sample, Tensor, Tensor], Sample]
+    ) -> list[Sample]:
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         found = list(samples)
         for chosen in self.layout.plan([samples[i] for i in live]):
@@ -76,7 +89,4 @@ class Evidence:
                 )
             for row, index in enumerate(indices):
                 found[index] = known(samples[index], scores.logprobs[row], scores.entropies[row])
-        scored = iter(found)
-        return tuple(
-            replace(group, samples=tuple(next(scored) for _ in group.samples)) for group in groups
-        )
+        return found

@@ -50,6 +50,9 @@ class Sample:
     """What the critic should have said instead of `values`."""
     weights: Float[ndarray, " tokens"] | None = None
     """What multiplies the loss of each token; None is 1 for all. No count knows of it."""
+    withdrawn: tuple[tuple[int, int], ...] = ()
+    """Runs of tokens, first and one past the last, which those after them never saw: then the
+    sample is no context, and `contexts` says which it is made of."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -149,4 +152,5 @@ def sample_of(
         weights=None
         if weights is None
         else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
+        withdrawn=trajectory.withdrawn,
     )

@@ -12,6 +12,7 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import Counts
 from agentrl.learn.batch import Row, micro_batch
+from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watching
 from agentrl.learn.ema import Ema
 from agentrl.learn.evidence import Evidence
@@ -131,6 +132,7 @@ class Trainer:
         tally = Tally()
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
+        rows = [part for row in rows for part in rows_of(row)]
         rows = self.anchor.of_batch(rows, version=self.version)
         for part, is_first in self._parts(rows):
             self._update(part, tally, measure_gap=is_first)

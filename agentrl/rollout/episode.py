@@ -8,10 +8,10 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from agentrl.env import Action, Env, Observation, Step, ToolSchema
+from agentrl.env import Action, Env, Observation, Patch, Step, ToolSchema
 from agentrl.errors import (
     CancelledRollout,
     ConfigError,
@@ -22,6 +22,7 @@ from agentrl.errors import (
 )
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
 from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
 from agentrl.task import Task
@@ -234,8 +235,12 @@ class Episode:
             results = info.get("tool_results", ())
             self._tool_calls += len(results)
             status = ",".join(result.status for result in results)
+            ended = finish == "stop"
+            if isinstance(patch := info.get("patch"), Patch):
+                await self._patch(patch, turn, ended=ended)
+                ended = True
             for segment in self.chat.reply(
-                observation.messages, ended=finish == "stop", tools=observation.tools
+                observation.messages, ended=ended, tools=observation.tools
             ):
                 self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
             await self._record_step(started)
@@ -386,9 +391,7 @@ class Episode:
 
     async def _generate(self, request: GenerateRequest, left_s: float, turn: int) -> Completion:
         began = self.clock()
-        with blame(EngineError, f"turn {turn} of task {self._task.id}"):
-            async with asyncio.timeout(left_s):
-                completion = await self.engine.generate(request)
+        completion = await self._ask(request, left_s, turn)
         if completion.token_ids:
             self._at = self.tree.add(
                 Node(
@@ -404,6 +407,11 @@ class Episode:
             )
             self._context += completion.token_ids
         return completion
+
+    async def _ask(self, request: GenerateRequest, left_s: float, turn: int) -> Completion:
+        with blame(EngineError, f"turn {turn} of task {self._task.id}"):
+            async with asyncio.timeout(left_s):
+                return await self.engine.generate(request)
 
     def _append(
         self, segment: TokenSegment, *, turn: int, tool_status: str = "", seconds: float = 0.0
@@ -421,6 +429,45 @@ class Episode:
         )
         self._at = self.tree.share(node)
         self._context += segment.token_ids
+
+    async def _patch(self, patch: Patch, turn: int, *, ended: bool) -> None:
+        """Put the patch in the place of what was sampled, which stays on the tree.
+
+        A thought that is asked for is sampled off the tree: it is no turn of the policy's, and
+        nobody trains on it.
+        """
+        thought: list[int] = []
+        if patch.hint:
+            asked = asking(self.chat, patch, ended=ended)
+            thought = await self._think((*self._context, *asked), turn)
+        node = Node(
+            parent=self._at,
+            source="forced",
+            token_ids=forced_tokens(self.chat, patch, thought),
+            turn=turn,
+            withdraws=nodes_of_turn(self.tree, self._at, turn),
+        )
+        self._at = self.tree.add(node)
+        self._context = [*self.tree.tokens(self._at)]
+
+    async def _think(self, prompt: tuple[int, ...], turn: int) -> list[int]:
+        """Sample behind `prompt`, of which nothing is kept on the tree."""
+        deadline = self.clock() + self.limits.turn_s
+        thought: list[int] = []
+        while True:
+            room = self.limits.context_tokens - len(prompt) - len(thought)
+            budget = min(self.limits.max_turn_tokens - len(thought), room)
+            if budget <= 0:
+                return thought
+            request = replace(
+                self._request(budget, turn, done=len(thought), top_logprobs=0),
+                id=f"{self._task.id}/{self.seed}/{self.sample}/{turn}/thought/{len(thought)}",
+                prompt=(*prompt, *thought),
+            )
+            completion = await self._ask(request, deadline - self.clock(), turn)
+            thought += completion.token_ids
+            if completion.finish != "aborted":
+                return thought
 
     async def _close(self) -> None:
         with blame(EnvError, f"close of task {self._task.id}"):

@@ -175,7 +175,9 @@ class _Encoder:
         self._arrays.append(arrays)
         images = [self.plain(image) for image in node.images]
         shape = [count, len(node.entropies)]
-        return [node.parent, node.source, node.turn, node.seconds, node.tool_status, images, *shape]
+        rare = [node.withdraws] if node.withdraws else []
+        said = [node.parent, node.source, node.turn, node.seconds, node.tool_status]
+        return [*said, images, *shape, *rare]
 
 
 class _Decoder:
@@ -238,6 +240,7 @@ class _Decoder:
         images: list[Any],
         count: int,
         entropies: int,
+        withdraws: int = 0,
     ) -> Node:
         sampled = count if source == "sampled" else 0
         return Node(
@@ -251,6 +254,7 @@ class _Decoder:
             versions=self._numbers("i", sampled),
             logprobs=self._numbers("d", sampled),
             entropies=self._numbers("d", entropies),
+            withdraws=withdraws,
         )
 
     def _numbers(self, code: str, count: int) -> tuple[Any, ...]:

@@ -37,9 +37,10 @@ class Draft:
     ) -> "Draft | None":
         """Return a path from the root as a draft, `alternatives` by position in the context.
 
-        None for a path that shows images: tokens do not tell which, so they cannot be compared.
+        None for a path that shows images: tokens do not tell which, so they cannot be compared;
+        and for one on which something was withdrawn, which is not one context.
         """
-        if any(node.images for node in path):
+        if any(node.images or node.withdraws for node in path):
             return None
         return cls(
             token_ids=tuple(token for node in path for token in node.token_ids),

@@ -1,0 +1,113 @@
+"""The contexts of a sample: one for what stands, and one for each turn that a patch replaced.
+
+Credit is given to a whole trajectory, in the order things were said. A forward pass reads contexts,
+and a turn that was withdrawn is in no context but its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
+
+from agentrl.learn.batch import Row
+from agentrl.learn.sample import Sample
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """One context of a sample."""
+
+    sample: Sample
+    """What it reads; its mask has the tokens that train in it and in no other."""
+    places: Int[ndarray, " _"]
+    """Where its tokens stand in the sample."""
+
+
+def contexts(sample: Sample) -> tuple[Context, ...]:
+    """Return the contexts whose masks add up to the sample's, those that train nothing left out.
+
+    The first is what stands at the end; the sample itself, where nothing was withdrawn.
+    """
+    everywhere = np.arange(len(sample.token_ids))
+    if not sample.withdrawn:
+        return (Context(sample, everywhere),)
+    stands = np.ones(len(everywhere), dtype=bool)
+    found: list[Context] = []
+    for start, stop in sample.withdrawn:
+        before = everywhere[:start][stands[:start]]
+        own = np.concatenate([before, everywhere[start:stop]])
+        aside = _context(replace(sample, truncated=False), own, own >= start)
+        found.append(aside)
+        stands[start:stop] = False
+    main = everywhere[stands]
+    found.insert(0, _context(sample, main, np.ones(len(main), dtype=bool)))
+    return tuple(one for one in found if one.sample.mask.any()) or (found[0],)
+
+
+def rows_of(row: Row) -> list[Row]:
+    """Return a credited sample as one row per context."""
+    if not row.sample.withdrawn:
+        return [row]
+    return [Row(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
+
+
+def by_context(
+    samples: Sequence[Sample], score: Callable[[Sequence[Sample]], Sequence[Sample]]
+) -> list[Sample]:
+    """Return the samples with what `score` finds when it is given their contexts instead."""
+    parts = [contexts(sample) for sample in samples]
+    scored = iter(score([one.sample for own in parts for one in own]))
+    return [
+        _joined(sample, [replace(one, sample=next(scored)) for one in own])
+        for sample, own in zip(samples, parts, strict=True)
+    ]
+
+
+def _joined(sample: Sample, scored: Sequence[Context]) -> Sample:
+    if not sample.withdrawn:
+        return scored[0].sample
+    return replace(
+        sample,
+        proximal=_placed(sample, [(one, one.sample.proximal) for one in scored]),
+        reference=_placed(sample, [(one, one.sample.reference) for one in scored]),
+        entropies=_placed(sample, [(one, one.sample.entropies) for one in scored]),
+        values=_placed(sample, [(one, one.sample.values) for one in scored]),
+        final_value=scored[0].sample.final_value,
+    )
+
+
+def _context(sample: Sample, places: Int[ndarray, " _"], trains: ndarray) -> Context:
+    def there(values: ndarray | None) -> ndarray | None:
+        return None if values is None else values[places]
+
+    cut = replace(
+        sample,
+        token_ids=sample.token_ids[places],
+        mask=sample.mask[places] & trains,
+        behaviour=sample.behaviour[places],
+        versions=sample.versions[places],
+        turns=sample.turns[places],
+        nodes=sample.nodes[places],
+        sampled=sample.sampled[places],
+        entropies=there(sample.entropies),
+        proximal=there(sample.proximal),
+        reference=there(sample.reference),
+        values=there(sample.values),
+        returns=there(sample.returns),
+        weights=there(sample.weights),
+        withdrawn=(),
+    )
+    return Context(cut, places)
+
+
+def _placed(sample: Sample, parts: Sequence[tuple[Context, ndarray | None]]) -> ndarray | None:
+    if all(values is None for _, values in parts):
+        return None
+    whole = np.zeros(len(sample.token_ids))
+    for context, values in parts:
+        if values is not None:
+            own = context.sample.mask
+            whole[context.places[own]] = values[own]
+    return whole
