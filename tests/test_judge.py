@@ -1,7 +1,7 @@
 """A judge of right answers that came of a wrong step.
 
-Mutants seen caught: wrong answers judged; verdicts that name no turn believed; a scripted judge that
-sees ahead; a flawed solution called sound rewarded by distance; what a reward told beside it lost.
+Mutants seen caught: wrong answers judged; verdicts that name no turn believed; a judge that sees
+ahead; a flawed solution called sound rewarded by distance; what a reward told beside it lost.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Which samples and tokens of a batch train.
 
-Mutants seen caught: only the smallest values; the mean not taken off the squares; the last bit of an
-advantage, or the order of tokens, deciding ties; a sign, entropy or weight left out of the score;
+Mutants seen caught: only the smallest values; the mean not taken off the squares; the last bit of
+an advantage, or the order of tokens, deciding ties; a sign, entropy or weight not scored;
 counts rounded up; rows without tokens counted; entropies not asked for; a truncated batch trained
 on, or gone; a schedule that stands still; one seed for two selections; groups misread for reports.
 """
