@@ -1,184 +1,28 @@
-"""Trajectories with drafts: who is the author of a token, what ends a draft, and a whole run.
+"""Trajectories with drafts: who is the author of a token, and what ends a draft.
 
 Mutants seen caught:
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
-import torch
 
-from agentrl.engine.local import LocalEngine
-from agentrl.engine.scripted import ScriptedEngine, ScriptedScorer
-from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.env import BaseEnv
 from agentrl.errors import ConfigError
-from agentrl.message import Message, ToolCall
-from agentrl.policy import GenerateRequest, Sampling, ScoreRequest
+from agentrl.policy import Sampling, ScoreRequest
 from agentrl.rollout.drafts.cache import DraftCache
 from agentrl.rollout.drafts.play import DraftedPlay
-from agentrl.rollout.drafts.reuse import Reuse, Reusing
 from agentrl.rollout.drafts.verify import Rule
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
 from agentrl.rollout.recorder import KeptGroup, KeptMember
-from agentrl.task import Split, Task
-from agentrl.trajectory import Finished, Trajectory, Tree, Truncated
-from benchmarks.letters import END, LetterChat, ids, said
-from tests.engine_models import VOCABULARY, logits_of, tiny
-
-TASK = Task(prompt="ab", answer="x", id="task")
-SIZE = 128
-SURE, UNSURE, NEVER = math.log(0.9), math.log(0.3), -math.inf
-
-
-class CallChat(LetterChat):
-    """A turn that has a `[` is a call, malformed until it has a `]`."""
-
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        text = said(token_ids)
-        if "[" not in text:
-            return Action(text)
-        before, _, call = text.partition("[")
-        if "]" in call:
-            return Action(before, (ToolCall("call_0", call.strip("]"), {}),))
-        return Action(before, malformed=("not closed",))
-
-
-class World(BaseEnv):
-    """Answers each turn with what `answer` says; `done` ends the episode."""
-
-    fork_strategy: ForkStrategy = "copy"
-
-    def __init__(self, answer: Callable[[int], str], log: list[str]) -> None:
-        self._answer = answer
-        self._log = log
-
-    def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
-        return [TASK]
-
-    async def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        self._log.append(f"reset {seed}")
-        self._turns = 0
-        return Observation(TASK.messages, tools=()), {}
-
-    async def step(self, action: Action) -> Step:
-        self._log.append(action.text)
-        self._turns += 1
-        if action.text.startswith("done"):
-            return Observation(()), 1.0, True, False, {}
-        return Observation((Message("tool", self._answer(self._turns)),)), 0.5, False, False, {}
-
-
-class Stage:
-    """Plays one trajectory of one task per version of the weights, with drafts."""
-
-    def __init__(
-        self,
-        *turns: str,
-        rule: Rule | None = None,
-        reuse: Reuse = "verify",
-        residual: bool = False,
-        limits: EpisodeLimits | None = None,
-        max_age: int | None = None,
-        segment: SegmentBudget | None = None,
-    ) -> None:
-        self.turns = turns
-        self.now: dict[tuple[int, ...], float] = {}
-        """Log-probs that differ from `SURE`, by context and token."""
-        self.answer: Callable[[int], str] = lambda turn: "ok"
-        self.log: list[str] = []
-        self.segment = segment
-        self.engine = ScriptedScorer(self.reply, self.distribution, logprob=SURE)
-        self.rollouts = Rollouts(
-            make_env=lambda: World(lambda turn: self.answer(turn), self.log),
-            engine=self.engine,
-            chat=CallChat(),
-            limits=limits or EpisodeLimits(),
-        )
-        self.play = self.player(DraftCache(1000), rule, reuse, residual, max_age)
-
-    def player(
-        self,
-        cache: DraftCache,
-        rule: Rule | None,
-        reuse: Reuse,
-        residual: bool,
-        max_age: int | None = None,
-    ) -> DraftedPlay:
-        return DraftedPlay(
-            rollouts=self.rollouts,
-            sampling=Sampling(),
-            cache=cache,
-            seed=5,
-            reusing=Reusing(rule=rule or Rule(), reuse=reuse, residual=residual, alternatives=4),
-            max_age=max_age,
-        )
-
-    def reply(self, request: GenerateRequest) -> Sequence[int]:
-        """Say what is left of the turn that the context is in."""
-        turn = sum(token == ord(">") for token in request.prompt) - 1
-        begun = request.prompt[::-1].index(ord(">"))
-        return (*ids(self.turns[turn]), END)[begun:]
-
-    def distribution(self, context: tuple[int, ...]) -> Sequence[float]:
-        """Be sure of what `turns` say, and of what `now` changes."""
-        begun = context[::-1].index(ord(">"))
-        turn = sum(token == ord(">") for token in context) - 1
-        row = [-20.0] * SIZE
-        script = (*ids(self.turns[turn]), END) if turn < len(self.turns) else (END,)
-        row[script[begun] if begun < len(script) else END] = SURE
-        for (*at, token), value in self.now.items():
-            if tuple(at) == context:
-                row[token] = value
-        return row
-
-    async def go(self, version: int) -> Trajectory:
-        """Play once under a version, and return what was played."""
-        (trajectory,) = (await self.tree(version)).trajectories()
-        return trajectory
-
-    async def tree(self, version: int) -> Tree:
-        """Play once under a version, and return the tree."""
-        if version:
-            await self.engine.load(None, version)
-        policy = GatePolicy(
-            mode="sync", groups_per_step=1, group_size=1, concurrency=1, segment=self.segment
-        )
-        left = [TASK]
-
-        def take(count: int) -> list[Task]:
-            taken, left[:] = left[:count], left[count:]
-            return taken
-
-        gate = self.rollouts.gate(
-            policy,
-            take,
-            sampling=Sampling(),
-            seed=lambda number, task, sample: 100 + version,
-            play=self.play,
-            first_group=version,
-            version=version,
-        )
-        async with gate:
-            (tree,) = (await gate.batch()).trees
-        return tree
-
-
-def at(*parts: str) -> tuple[int, ...]:
-    """Return the context after the prompt and these parts, `|` ending a turn."""
-    return tuple(END if x == "|" else ord(x) for x in "".join(("ab>", *parts)))
-
-
-def sampled(trajectory: Trajectory, values: Sequence[Any]) -> list[Any]:
-    return [x for x, own in zip(values, trajectory.mask, strict=True) if own]
+from agentrl.trajectory import Finished, Truncated
+from benchmarks.letters import END, said
+from tests.drafts import NEVER, SURE, CallChat, Stage, World, at, sampled
 
 
 def figures(found: int, skip: float, mean_cut: float, saved: int) -> dict[str, float]:
@@ -333,6 +177,19 @@ async def test_a_segment_ends_within_a_draft_and_the_next_goes_on_with_it() -> N
     assert [len(r.token_ids) for r in stage.engine.scored] == [4, 2, 2, 3]
 
 
+@pytest.mark.parametrize("version", range(1, 6))
+async def test_where_a_cut_is_does_not_depend_on_segments(version: int) -> None:
+    cuts: list[float] = []
+    for segment in (None, SegmentBudget(tokens=2, turns=9, segments=9)):
+        stage = Stage("abcdefgh", "done", rule=Rule(leniency=1.0), segment=segment)
+        await stage.go(0)
+        text = "abcdefgh"
+        stage.now = {(*at(text[:n]), ord(text[n])): SURE - 0.3 for n in range(8)}
+        await stage.go(version)
+        cuts.append(stage.play.figures()["drafts/saved_tokens"])
+    assert cuts[0] == cuts[1]
+
+
 async def test_a_pause_loses_nothing() -> None:
     """The gate closes while a draft is judged; the trajectory asks again when it opens."""
     stage = Stage("hi", "done")
@@ -356,161 +213,6 @@ async def test_an_engine_that_scores_nothing_is_refused() -> None:
     rollouts = Rollouts(make_env=BaseEnv, engine=ScriptedEngine({}), chat=CallChat())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="cannot score"):
         DraftedPlay(rollouts=rollouts, sampling=Sampling(), cache=DraftCache(1), seed=0)
-
-
-# --- exact draws ----------------------------------------------------------------------------------
-
-
-class Coin:
-    """Two tokens and END: a policy that says one letter, and how likely they are by version."""
-
-    def __init__(self) -> None:
-        self.first = {0: 0.5, 1: 0.8}
-        self.version = 0
-
-    def row(self, context: tuple[int, ...]) -> list[float]:
-        row = [-math.inf] * SIZE
-        if context[-1] != ord(">"):
-            row[END] = 0.0
-            return row
-        chance = self.first[self.version]
-        row[ord("x")], row[ord("y")] = math.log(chance), math.log(1 - chance)
-        return row
-
-
-@pytest.mark.parametrize(
-    ("residual", "known", "want"), [(True, 2, 0.80), (True, 1, 0.80), (False, 2, 0.74)]
-)
-async def test_what_is_sampled_with_and_without_the_residual(
-    residual: bool, known: int, want: float
-) -> None:
-    """The engine's own contract, through whole episodes; p = (.8, .2), q = (.5, .5)."""
-    coin = Coin()
-
-    def draw(request: GenerateRequest) -> Sequence[int]:
-        if request.prompt[-1] != ord(">"):
-            return (END,)
-        drawn = Random(request.seed).random()
-        return (ord("x") if drawn < coin.first[coin.version] else ord("y"), END)
-
-    def logprob(request: GenerateRequest, place: int, token: int) -> float:
-        return coin.row((*request.prompt, *draw(request)[:place]))[token]
-
-    engine = Likeliest(draw, coin.row, logprob=logprob)
-    stage = Stage("x")
-    stage.rollouts = replace(
-        stage.rollouts, engine=engine, make_env=lambda: Short(lambda t: "", [])
-    )
-    engine.known = known
-    play = stage.player(DraftCache(10**6), Rule(leniency=1), "verify", residual)
-    stage.play, stage.engine = play, engine
-    count = 1500
-    for version in (0, 1):
-        coin.version = version
-        if version:
-            await engine.load(None, version)
-        trees = await many(stage, count, version)
-        letters = [letters_of(trajectory) for trajectory in trees]
-        for trajectory in trees:
-            author = trajectory.versions[3]
-            assert author == version or not residual, "with a residual they are the policy's own"
-            chance = coin.first[author] if letters_of(trajectory) == "x" else 1 - coin.first[author]
-            assert trajectory.logprobs[3] == pytest.approx(math.log(chance))
-    share = letters.count("x") / count
-    assert share == pytest.approx(want, abs=0.025)
-
-
-class Likeliest(ScriptedScorer):
-    """A scripted engine whose completions tell the likeliest tokens of their places."""
-
-    known = 2
-
-    async def generate(self, request: GenerateRequest) -> Any:
-        done = await super().generate(replace(request, top_logprobs=0))
-        rows = [
-            self.distribution((*request.prompt, *done.token_ids[:n]))
-            for n in range(len(done.token_ids))
-        ]
-        top = tuple(
-            tuple(
-                sorted(((t, x) for t, x in enumerate(row) if x > -math.inf), key=lambda p: -p[1])
-            )[: self.known]
-            for row in rows
-        )
-        return replace(done, top_logprobs=top if request.top_logprobs else ())
-
-
-def letters_of(trajectory: Trajectory) -> str:
-    return said(sampled(trajectory, trajectory.token_ids))
-
-
-class Short(World):
-    """Ends after the first turn."""
-
-    async def step(self, action: Action) -> Step:
-        return Observation(()), 1.0, True, False, {}
-
-
-async def many(stage: Stage, count: int, version: int) -> list[Trajectory]:
-    """Play one group of so many trajectories."""
-    policy = GatePolicy(mode="sync", groups_per_step=1, group_size=count, concurrency=64)
-    left = [TASK]
-
-    def take(wanted: int) -> list[Task]:
-        taken, left[:] = left[:wanted], left[wanted:]
-        return taken
-
-    gate = stage.rollouts.gate(
-        policy,
-        take,
-        sampling=Sampling(),
-        seed=lambda number, task, sample: sample + 10_000 * version,
-        play=stage.play,
-        first_group=version,
-        version=version,
-    )
-    async with gate:
-        (tree,) = (await gate.batch()).trees
-    return list(tree.trajectories())
-
-
-# --- a real model ---------------------------------------------------------------------------------
-
-
-def gap_nats(model: Any, trajectory: Trajectory, version: int) -> float:
-    """Return the largest gap between recorded log-probs of a version and a full forward pass."""
-    logprobs = logits_of(model, trajectory.token_ids[:1], trajectory.token_ids[1:]).log_softmax(-1)
-    gaps = [
-        abs(float(logprobs[i - 1, trajectory.token_ids[i]]) - trajectory.logprobs[i])
-        for i, v in enumerate(trajectory.versions)
-        if v == version
-    ]
-    return max(gaps, default=0.0)
-
-
-@pytest.mark.parametrize("residual", [False, True])
-async def test_a_real_engine_reuses_and_every_log_prob_is_of_its_version(residual: bool) -> None:
-    old, new = tiny("qwen3", seed=0), tiny("qwen3", seed=0)
-    with torch.no_grad():
-        torch.manual_seed(1)
-        for weight in new.parameters():
-            weight += 0.01 * torch.randn_like(weight)
-    stage = Stage("unused", limits=EpisodeLimits(max_turns=2, max_turn_tokens=12))
-    async with LocalEngine(old, slots=8, context_tokens=128) as engine:
-        stage.rollouts = replace(stage.rollouts, engine=engine)
-        rule = Rule(leniency=1.0)
-        stage.play = stage.player(DraftCache(10**6), rule, "verify", residual)
-        stage.play.reusing = replace(stage.play.reusing, alternatives=VOCABULARY)
-        first = await many(stage, 8, 0)
-        await engine.load(new.state_dict(), 1)
-        second = await many(stage, 8, 1)
-    saved = stage.play.figures()["drafts/saved_tokens"]
-    assert 0 < saved < sum(sum(t.mask) for t in second)
-    assert {v for t in first for v in t.versions} == {-1, 0}
-    assert {v for t in second for v in t.versions} == ({-1, 1} if residual else {-1, 0, 1})
-    for trajectory in second:
-        assert gap_nats(old, trajectory, 0) < 1e-4
-        assert gap_nats(new, trajectory, 1) < 1e-4
 
 
 # --- what a record kept ---------------------------------------------------------------------------
