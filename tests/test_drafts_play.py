@@ -1,6 +1,15 @@
 """Trajectories with drafts: who is the author of a token, and what ends a draft.
 
-Mutants seen caught:
+Mutants seen caught. The test: floor of q, leniency outside the scale or with its sign turned, ratio
+upside down, NaN let through. The residual: without the chance, whole, drawn from all tokens, with
+unknown tokens standing, with the draft's log-prob, redrawn drafts not counted. Calls: only the
+first one seen, a mark of several tokens, not taken back. The cache: own version found, last to end,
+order of ends, renewed not moved, no bound, an unfinished step saved, adopted not kept, not in the
+checkpoint. Turns at wrong places, images taken, current log-prob or version for an old token,
+answers not compared, compared with `execute`, a draft that goes on after its cut, a budget or an
+abort ignored, the same noise in a turn's parts, every end a length, `none` trusted, a mismatch not
+forgotten, actions not compared, `max_age` ignored, another seed for the world, every draft counted
+as whole.
 """
 
 import math
@@ -207,6 +216,7 @@ async def test_a_pause_loses_nothing() -> None:
     second = await stage.go(1)
     assert [len(r.token_ids) for r in asked] == [3, 3, 5]
     assert second.token_ids == first.token_ids
+    assert stage.log == [stage.log[0], "hi", "done"] * 2, "it did not fail and begin again"
 
 
 async def test_an_engine_that_scores_nothing_is_refused() -> None:

@@ -1,7 +1,7 @@
 """Scores of the local engine: those of a full forward pass, of one version, whatever goes on.
 
 Mutants seen caught: the first token not scored; scored tokens taken from the cache; scores of two
-versions after a load; rows of a segment in reverse order; the fallback keeping the first rows.
+versions after a load; rows of a segment in reverse order.
 """
 
 import asyncio
