@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from agentrl.atomic import write_json, write_text
-from agentrl.config.learn import LearnSection, NoCorrection
+from agentrl.config.learn import LearnSection
+from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.load import load_config
 from agentrl.config.run import EnvSection, RunConfig, RunSection
 from agentrl.config.section import unread

@@ -8,7 +8,7 @@ from agentrl.config.section import Section
 
 
 class GapAlarmSection(Section):
-    """Looks at the tokens that the trainer's own version sampled, where only numerics may differ."""
+    """Looks at tokens that the trainer's own version sampled, where only numerics may differ."""
 
     action: Literal["stop", "warn", "none"] = "warn"
     """`stop` ends the run before the weights move; `warn` says it once and goes on."""
