@@ -105,7 +105,7 @@ def make(id: str, **kwargs: Any) -> Env:
     known ones, for settings the environment does not have, and for what is no environment.
     """
     env_spec, entry_point = _resolve(id)
-    maker = _load(entry_point) if isinstance(entry_point, str) else entry_point
+    maker = load(entry_point) if isinstance(entry_point, str) else entry_point
     settings = {**env_spec.kwargs, **kwargs}
     try:
         inspect.signature(maker).bind(**settings)
@@ -229,7 +229,8 @@ def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
     return EnvSpec(id=id, entry_point=id), id
 
 
-def _load(entry_point: str) -> Maker:
+def load(entry_point: str) -> Maker:
+    """Return what `module:name` names, which must be callable. Raises `ConfigError`."""
     module_name, _, name = entry_point.partition(":")
     if not module_name or not name:
         raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")

@@ -86,7 +86,13 @@ class DapoFilter(Section):
 
     name: Literal["dapo"] = "dapo"
     min_spread: float = Field(default=1e-6, ge=0)
-    """The standard deviation of a group's rewards must be above it."""
+    """The standard deviation of a group's rewards must be above it; 0.3 in UI-S1."""
+    spread_of: Literal["reward", "first_return", "last_turn"] = "reward"
+    """Of rewards, or UI-S1's: the return up to the first mismatch, or the last turn's pay."""
+    gamma: float = Field(default=0.5, ge=0, le=1)
+    """Discount per turn of that return."""
+    match_reward: float = 1.0
+    """A turn that is paid less is a mismatch, which ends that return and is not in it."""
     right_at: float = 1.0
     """Equal rewards from here on count as all right."""
     wrong_at: float = 0.0

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
@@ -44,6 +44,9 @@ class Scores:
     sampled_tokens: float | None
     tool_calls: float | None
     seconds: float | None
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Means of what environments tell of a trajectory beside its reward, by name; each over the
+    trajectories that have it."""
 
     @property
     def failed(self) -> int:
@@ -58,6 +61,7 @@ class Scores:
             "sampled_tokens": self.sampled_tokens,
             "tool_calls": self.tool_calls,
             "seconds": self.seconds,
+            **{f"component/{name}": mean for name, mean in self.components.items()},
         }
 
     @property
@@ -95,6 +99,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
         sampled_tokens=_mean_of(scored, lambda one: sum(one.mask)),
         tool_calls=_mean_of(scored, lambda one: one.tool_calls),
         seconds=_mean_of(scored, lambda one: one.seconds),
+        components=_components(scored),
     )
 
 
@@ -142,6 +147,14 @@ def _mean_of(
     trajectories: Sequence[Trajectory], what: Callable[[Trajectory], float]
 ) -> float | None:
     return statistics.fmean(map(what, trajectories)) if trajectories else None
+
+
+def _components(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    told: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.components.items():
+            told.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values) for name, values in sorted(told.items())}
 
 
 def _estimate_json(estimate: Estimate) -> dict[str, Any]:

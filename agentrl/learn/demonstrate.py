@@ -55,7 +55,7 @@ class Conversation:
         for said in recording.messages:
             message = said.message
             if isinstance(said, AssistantSaid):
-                turns.append((Action(said.content, message.tool_calls), ()))
+                turns.append((Action(message.text, message.tool_calls), ()))
             elif turns:
                 action, answers = turns[-1]
                 turns[-1] = (action, (*answers, message))

@@ -9,19 +9,24 @@
      "tools": [{"type": "function", "function": {"name": "multiply", ...}}],
      "reward": 1.0}
 
-One such object per line. `tools` and `reward` may be missing; an unknown key is an error.
+One such object per line. `tools` and `reward` may be missing; an unknown key is an error. What a
+user, the system or a tool says may show pictures: `content` is then a list of texts and of
+`{"image": "<base64>", "media_type": "image/png"}`. An assistant message may have a `thought` of its
+own, which is said before its content.
 """
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentrl.atomic import write_text
 from agentrl.errors import ConfigError
-from agentrl.message import Message, ToolCall
+from agentrl.gold import GoldEpisode
+from agentrl.message import Content, Image, Message, ToolCall
 
 
 class _Closed(BaseModel):
@@ -36,16 +41,26 @@ class RecordedCall(_Closed):
     arguments: dict[str, Any]
 
 
+class RecordedImage(_Closed):
+    """A picture."""
+
+    image: Base64Bytes
+    media_type: str = "image/png"
+
+
+RecordedContent = str | tuple[str | RecordedImage, ...]
+
+
 class Said(_Closed):
     """A system or user message."""
 
     role: Literal["system", "user"]
-    content: str
+    content: RecordedContent
 
     @property
     def message(self) -> Message:
         """Return it as a message."""
-        return Message(self.role, self.content)
+        return Message(self.role, _shown(self.content))
 
 
 class AssistantSaid(_Closed):
@@ -54,26 +69,29 @@ class AssistantSaid(_Closed):
     role: Literal["assistant"]
     content: str = ""
     tool_calls: tuple[RecordedCall, ...] = ()
+    thought: str = ""
+    """What it thought before, where that was recorded."""
 
     @property
     def message(self) -> Message:
-        """Return it as a message."""
+        """Return it as a message, which begins with the thought."""
         calls = tuple(ToolCall(c.id, c.name, c.arguments) for c in self.tool_calls)
-        return Message("assistant", self.content, tool_calls=calls)
+        said = "\n".join(part for part in (self.thought, self.content) if part)
+        return Message("assistant", said, tool_calls=calls)
 
 
 class ToolSaid(_Closed):
     """A tool's answer to one call."""
 
     role: Literal["tool"]
-    content: str
+    content: RecordedContent
     tool_call_id: str
     name: str
 
     @property
     def message(self) -> Message:
         """Return it as a message."""
-        return Message("tool", self.content, tool_call_id=self.tool_call_id, name=self.name)
+        return Message("tool", _shown(self.content), tool_call_id=self.tool_call_id, name=self.name)
 
 
 RecordedMessage = Annotated[Said | AssistantSaid | ToolSaid, Field(discriminator="role")]
@@ -122,6 +140,52 @@ def write_recordings(path: Path, recordings: Iterable[Recording]) -> None:
     """Write a JSONL file that `read_recordings` reads back as it was; whole or not at all."""
     lines = (r.model_dump_json(exclude_defaults=True) + "\n" for r in recordings)
     write_text(path, "".join(lines))
+
+
+def recording_of(episode: GoldEpisode) -> Recording:
+    """Return what a gold player did as a recording, without what followed its last action."""
+    said: list[RecordedMessage] = [_recorded(message) for message in episode.messages]
+    while said and said[-1].role != "assistant":
+        said.pop()
+    tools = tuple(dict(tool) for tool in episode.opening.tools or ())
+    return Recording(messages=tuple(said), tools=tools, reward=episode.reward)
+
+
+def _recorded(message: Message) -> RecordedMessage:
+    match message.role:
+        case "assistant":
+            calls = tuple(
+                RecordedCall(id=c.id, name=c.name, arguments=dict(c.arguments))
+                for c in message.tool_calls
+            )
+            return AssistantSaid(role="assistant", content=message.text, tool_calls=calls)
+        case "tool":
+            return ToolSaid(
+                role="tool",
+                content=_kept(message.content),
+                tool_call_id=message.tool_call_id or "",
+                name=message.name or "",
+            )
+        case role:
+            return Said(role=role, content=_kept(message.content))
+
+
+def _shown(content: RecordedContent) -> Content:
+    if isinstance(content, str):
+        return content
+    return tuple(p if isinstance(p, str) else Image(p.image, p.media_type) for p in content)
+
+
+def _kept(content: Content) -> RecordedContent:
+    if isinstance(content, str):
+        return content
+    # The field takes base64, as in the file.
+    return tuple(
+        part
+        if isinstance(part, str)
+        else RecordedImage(image=b64encode(part.data), media_type=part.media_type)
+        for part in content
+    )
 
 
 def _parsed(path: Path) -> Iterator[Recording]:

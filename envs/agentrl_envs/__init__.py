@@ -2,7 +2,8 @@
 
 - `reasoning/*`: a question and an answer (`agentrl_envs.reasoning`);
 - `code/*`: the same questions with a Python interpreter (`agentrl_envs.code`);
-- `programs/*`: a program to write, graded apart on hidden inputs (`agentrl_envs.programs`).
+- `programs/*`: a program to write, graded apart on hidden inputs (`agentrl_envs.programs`);
+- `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
 """
 
 from agentrl.registry import register
@@ -40,6 +41,11 @@ def register_envs() -> None:
         "programs/Mix-v0",
         _PROGRAMS,
         description="any of the programming families, graded on hidden inputs; needs families=...",
+    )
+    register(
+        "recorded/Expert-v0",
+        "agentrl_envs.recorded:RecordedEnv",
+        description="recorded expert trajectories, patched where left; needs recordings=...",
     )
     for family in PROGRAMS:
         register(

@@ -6,6 +6,7 @@ threshold is UI-S1's (arXiv 2509.11543).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil
 from typing import Literal
 
@@ -19,6 +20,9 @@ Verdict = Literal["kept", "all_right", "all_wrong", "even", "too_easy", "too_few
 """`even`: one reward for all that is neither right nor wrong, or less spread than wanted."""
 
 
+SpreadOf = Literal["reward", "first_return", "last_turn"]
+
+
 class NothingToLearn(AgentrlError):
     """Not enough groups of a step can teach anything, and the budget of refills is used."""
 
@@ -29,6 +33,13 @@ class DynamicSampling:
 
     min_spread: float = 1e-6
     """Standard deviation (over n) of a group's rewards must be above it; UI-S1 asks for 0.3."""
+    spread_of: SpreadOf = "reward"
+    """Of what of each trajectory: its reward, UI-S1's return from the first turn to the first
+    mismatch, or the pay of the last turn that any of the group reached, of those that did."""
+    gamma: float = 0.5
+    """Discount per turn of that return."""
+    match_reward: float = 1.0
+    """A turn that is paid less is a mismatch, which ends that return and is not in it."""
     right_at: float = 1.0
     """Equal rewards from here on count as all right."""
     wrong_at: float = 0.0
@@ -58,12 +69,36 @@ def verdict(group: GroupResult, rule: DynamicSampling) -> Verdict:
         return "kept"
     if len(rewards) < max(rule.min_valid, 1):
         return "too_few"
-    if spread(rewards) <= rule.min_spread:
+    measured = measures(group, rule)
+    single = rule.spread_of == "last_turn" and len(measured) == 1
+    if spread(measured) <= rule.min_spread and not single:
         return _why_even(rewards, rule)
     average = mean(rewards)
     if rule.max_mean_reward is not None and average is not None:
         return "too_easy" if average >= rule.max_mean_reward else "kept"
     return "kept"
+
+
+def measures(group: GroupResult, rule: DynamicSampling) -> tuple[float, ...]:
+    """Return the numbers of a group's trajectories that must differ.
+
+    Source: UI-S1 (arXiv 2509.11543), equation 12 as its code has it: `seq_future_reward` is the
+    first return, `seq_final_reward` the last turn.
+    """
+    if rule.spread_of == "reward":
+        return group.rewards
+    if rule.spread_of == "first_return":
+        return tuple(first_return(result.turn_rewards, rule) for result in group.valid)
+    last = max((len(result.turn_rewards) for result in group.valid), default=0)
+    ends = (r.turn_rewards[-1] for r in group.valid if last and len(r.turn_rewards) == last)
+    return tuple(ends)
+
+
+def first_return(turn_rewards: Sequence[float], rule: DynamicSampling) -> float:
+    """Return the discounted pay of the turns before the first mismatch, or of a first mismatch."""
+    matched = list(takewhile(lambda reward: reward >= rule.match_reward, turn_rewards))
+    counted = matched or turn_rewards[:1]
+    return sum(reward * rule.gamma**turn for turn, reward in enumerate(counted))
 
 
 def spread(rewards: Sequence[float]) -> float:

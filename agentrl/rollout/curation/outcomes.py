@@ -22,6 +22,8 @@ class Result:
     version: int
     """The oldest that sampled one of its tokens; -1 without sampled tokens."""
     seconds: float = 0.0
+    turn_rewards: tuple[float, ...] = ()
+    """What the environment paid after each turn."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -113,4 +115,5 @@ def result_of(tree: Tree, leaf: Leaf) -> Result:
         turns=len({node.turn for node in sampled}),
         version=min((v for node in sampled for v in node.versions), default=-1),
         seconds=leaf.seconds,
+        turn_rewards=leaf.turn_rewards,
     )

@@ -1,0 +1,101 @@
+"""Recordings as experts to be followed: what each did turn by turn, and what answered it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from agentrl.env import Action, ToolSchema
+from agentrl.errors import ConfigError
+from agentrl.learn.recording import AssistantSaid, Recording, read_recordings
+from agentrl.message import Message, ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertTurn:
+    """One action, what was thought before it, and what followed."""
+
+    action: Action
+    """Without the thought."""
+    thought: str
+    answers: tuple[Message, ...] = ()
+
+    @property
+    def with_thought(self) -> Action:
+        """Return the action as it was said, the thought first."""
+        text = "\n".join(part for part in (self.thought, self.action.text) if part)
+        return replace(self.action, text=text)
+
+    def answers_to(self, calls: tuple[ToolCall, ...]) -> tuple[Message, ...]:
+        """Return what followed, as answers to calls that do the same under other ids."""
+        renamed = {
+            own.id: call.id for own, call in zip(self.action.tool_calls, calls, strict=False)
+        }
+        return tuple(
+            replace(m, tool_call_id=renamed.get(m.tool_call_id, m.tool_call_id))
+            if m.tool_call_id is not None
+            else m
+            for m in self.answers
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expert:
+    """One recorded trajectory."""
+
+    opening: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    turns: tuple[ExpertTurn, ...]
+
+    @property
+    def actions(self) -> list[Any]:
+        """Return what was done, as JSON."""
+        return [
+            [turn.action.text, [[c.name, dict(c.arguments)] for c in turn.action.tool_calls]]
+            for turn in self.turns
+        ]
+
+    @property
+    def id(self) -> str:
+        """Return 16 hex digits of what was asked and done: two equal ones are one task."""
+        asked = [[m.role, m.text, [i.digest for i in m.images]] for m in self.opening]
+        blob = json.dumps([asked, self.actions], sort_keys=True, default=str)
+        return hashlib.sha256(blob.encode()).hexdigest()[:16]
+
+    @classmethod
+    def of(cls, recording: Recording) -> "Expert":
+        """Return a recording by turns; what comes before the first action is the opening."""
+        opening: list[Message] = []
+        turns: list[ExpertTurn] = []
+        for said in recording.messages:
+            if isinstance(said, AssistantSaid):
+                action = Action(said.content, said.message.tool_calls)
+                turns.append(ExpertTurn(action=action, thought=said.thought))
+            elif turns:
+                turns[-1] = replace(turns[-1], answers=(*turns[-1].answers, said.message))
+            else:
+                opening.append(said.message)
+        return cls(opening=tuple(opening), tools=recording.tools, turns=tuple(turns))
+
+
+def experts_of(path: Path, *, minimum_reward: float | None = None) -> Mapping[str, Expert]:
+    """Return the experts of a JSONL file by id, in its order, each once.
+
+    Read once per process, as long as the file is the same. Raises `ConfigError` for a file that is
+    missing, is no recording, or has nothing that earned enough.
+    """
+    stamp = path.stat().st_mtime_ns if path.is_file() else 0
+    return _read(path, stamp, minimum_reward)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, Expert]:
+    del stamp
+    found = [Expert.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
+    if not found:
+        least = "" if minimum_reward is None else f" that earned at least {minimum_reward}"
+        raise ConfigError(f"{path} holds no recording{least}; record some: agentrl record")
+    return {expert.id: expert for expert in found}

@@ -1,0 +1,97 @@
+"""Whether an action does what the expert did. Pure; what counts as the same is configured."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from agentrl.env import Action
+from agentrl.errors import ConfigError
+
+Matches = Callable[[Action, Action], bool]
+"""Of what the policy did and what the expert did."""
+
+_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """The same tools with the same arguments in the same order; without calls, the same text.
+
+    Text beside calls, and thinking blocks, say nothing about what is done.
+    """
+
+    tolerance: float = 1e-9
+    """Most two numbers may differ, relative to the greater or in absolute terms."""
+    text: Literal["exact", "spaces", "folded"] = "spaces"
+    """As it is; without outer spaces and with inner ones as single blanks; and without case too."""
+    ignore: tuple[str, ...] = ()
+    """Arguments that may differ, by name or as `tool.name`."""
+
+    def __post_init__(self) -> None:
+        if not self.tolerance >= 0:
+            raise ConfigError(f"matching.tolerance must be at least 0, got {self.tolerance}")
+        if self.text not in ("exact", "spaces", "folded"):
+            raise ConfigError(f"matching.text is {self.text!r}; it can be exact, spaces, folded")
+
+    def __call__(self, said: Action, expert: Action) -> bool:
+        """Return whether `said` does what `expert` does."""
+        if not same_kind(said, expert):
+            return False
+        if not expert.tool_calls:
+            return self._same(spoken(said), spoken(expert))
+        pairs = zip(said.tool_calls, expert.tool_calls, strict=True)
+        return all(
+            self._same(self._compared(one.name, one.arguments), self._compared(c.name, c.arguments))
+            for one, c in pairs
+        )
+
+    def _compared(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in arguments.items()
+            if name not in self.ignore and f"{tool}.{name}" not in self.ignore
+        }
+
+    def _same(self, one: Any, other: Any) -> bool:
+        if _is_number(one) and _is_number(other):
+            return math.isclose(one, other, rel_tol=self.tolerance, abs_tol=self.tolerance)
+        if isinstance(one, str) and isinstance(other, str):
+            return self._normal(one) == self._normal(other)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            mine, yours = cast("Mapping[str, Any]", one), cast("Mapping[str, Any]", other)
+            return mine.keys() == yours.keys() and all(self._same(mine[k], yours[k]) for k in mine)
+        if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            ours, theirs = cast("Sequence[Any]", one), cast("Sequence[Any]", other)
+            return len(ours) == len(theirs) and all(map(self._same, ours, theirs))
+        return type(one) is type(other) and one == other
+
+    def _normal(self, text: str) -> str:
+        if self.text == "exact":
+            return text
+        joined = " ".join(text.split())
+        return joined.casefold() if self.text == "folded" else joined
+
+
+def same_kind(said: Action, expert: Action) -> bool:
+    """Return whether the same tools are called in the same order, or none."""
+    ours = [call.name for call in said.tool_calls]
+    return not said.malformed and ours == [call.name for call in expert.tool_calls]
+
+
+def spoken(action: Action) -> str:
+    """Return what is said outside thinking blocks."""
+    return _THINKING.sub("", action.text)
+
+
+def has_thought(action: Action) -> bool:
+    """Return whether something is thought: in a block of its own, or beside the calls."""
+    block = _THINKING.search(action.text)
+    if block is not None:
+        return bool(block[0].removeprefix("<think>").removesuffix("</think>").strip())
+    return bool(action.tool_calls) and bool(action.text.strip())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

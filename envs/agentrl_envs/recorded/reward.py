@@ -1,0 +1,54 @@
+"""What a step pays, and how far a trajectory came on its own. Source: UI-S1, arXiv 2509.11543."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentrl.env import Action
+from agentrl_envs.recorded.matching import has_thought, same_kind, spoken
+
+Scale = Literal["paper", "code"]
+
+
+def step_reward(
+    said: Action, expert: Action, *, matched: bool, scale: Scale = "code", thought: bool = False
+) -> float:
+    """Return the reward of one action; 1 is the most, for a match in the wanted form.
+
+    The form is right when all calls could be read and something was said; with `thought`, when
+    something was thought as well. `paper` (equation 8) pays 0.1 for the form, 0.4 more for the
+    right kind, 0.5 more for a match, each only with what comes before it. `code` pays 0.1 for the
+    form and, whatever the form, 0.9 times 0.1 for what can be read, 0.5 for the right kind, or 1
+    for a match.
+    """
+    readable = not said.malformed and bool(said.tool_calls or spoken(said).strip())
+    formed = readable and (has_thought(said) or not thought)
+    kind = readable and (matched or same_kind(said, expert))
+    exact = readable and matched
+    if scale == "paper":
+        return 0.1 * formed + 0.4 * (formed and kind) + 0.5 * (formed and exact)
+    right = 1.0 if exact else 0.5 if kind else 0.1 if readable else 0.0
+    return 0.1 * formed + 0.9 * right
+
+
+@dataclass(frozen=True, slots=True)
+class Sop:
+    """Semi-online performance: steps matched before the first mismatch, of those there are."""
+
+    matched: int
+    steps: int
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Return progress, success and their mean, whose means over tasks are PG, TSR and Score."""
+        progress, success = self.matched / self.steps, float(self.matched == self.steps)
+        score = (progress + success) / 2
+        return {"sop_progress": progress, "sop_success": success, "sop_score": score}
+
+
+def sop(trajectories: Sequence[Sop]) -> dict[str, float]:
+    """Return PG, TSR and Score of trajectories as the means of their figures."""
+    if not trajectories:
+        raise ValueError("no trajectories, no SOP; give at least one")
+    each = [one.figures for one in trajectories]
+    return {name: sum(figures[name] for figures in each) / len(each) for name in each[0]}
