@@ -104,7 +104,6 @@ def test_a_sample_keeps_what_was_recorded() -> None:
     assert sample.sampled_tokens == 3
     assert sample.nodes.tolist() == [0, 0, 1, 1, 2, 3, 4]
     assert (sample.turn_rewards, sample.truncated) == ((), False)
-    assert groups_of([tree_of(*LONG)])[0].parents == (None, 0, 1, 2, 3)
 
 
 def test_failed_trajectories_and_groups_of_nothing_else_are_left_out() -> None:

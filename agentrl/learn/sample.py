@@ -66,8 +66,6 @@ class Group:
 
     task_id: str
     samples: tuple[Sample, ...]
-    parents: tuple[int | None, ...] = ()
-    """The parent of every node of the group's tree; a node's id is its index."""
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -103,7 +101,6 @@ def groups_of(
         Group(
             tree.task.id,
             tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable, turns))),
-            tuple(node.parent for node in tree.nodes),
         )
         for tree, turns in zip(trees, given, strict=True)
     )
