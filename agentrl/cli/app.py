@@ -18,6 +18,7 @@ from agentrl.cli import (
     gc,
     init,
     methods,
+    record,
     simulate,
     trace,
     train,
@@ -45,6 +46,7 @@ app.command("methods")(methods.methods)
 app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)
 app.command("check-template")(check_template.check_template)
+app.command("record")(record.record)
 app.command("doctor")(doctor.doctor)
 app.command("gc")(gc.gc)
 app.command("simulate")(simulate.simulate)

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
 from agentrl.evaluation.passk import pass_at_k
+from agentrl.rollout.figures import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
 
@@ -99,7 +100,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
         sampled_tokens=_mean_of(scored, lambda one: sum(one.mask)),
         tool_calls=_mean_of(scored, lambda one: one.tool_calls),
         seconds=_mean_of(scored, lambda one: one.seconds),
-        components=_components(scored),
+        components=component_means(one.components for one in scored),
     )
 
 
@@ -147,14 +148,6 @@ def _mean_of(
     trajectories: Sequence[Trajectory], what: Callable[[Trajectory], float]
 ) -> float | None:
     return statistics.fmean(map(what, trajectories)) if trajectories else None
-
-
-def _components(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    told: dict[str, list[float]] = {}
-    for trajectory in trajectories:
-        for name, value in trajectory.components.items():
-            told.setdefault(name, []).append(value)
-    return {name: statistics.fmean(values) for name, values in sorted(told.items())}
 
 
 def _estimate_json(estimate: Estimate) -> dict[str, Any]:

@@ -1,21 +1,37 @@
 """What a step's trajectories cost and how they ended, as numbers for the metrics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from agentrl.trajectory import Tree, outcome_name
+from agentrl.trajectory import Tree, outcome_name, reward_of
 
 
 def rollout_figures(trees: Sequence[Tree]) -> dict[str, float]:
-    """Return shares of each outcome, tool calls and seconds per trajectory, failures among them."""
+    """Return shares of each outcome, tool calls and seconds per trajectory, failures among them.
+
+    And the mean of each component that environments tell of, over the trajectories that have it.
+    """
     leaves = [leaf for tree in trees for leaf in tree.leaves]
     if not leaves:
         return {}
     ends = Counter(outcome_name(leaf.outcome) for leaf in leaves)
     shares = {f"outcome/{name}": count / len(leaves) for name, count in sorted(ends.items())}
+    told = component_means(
+        leaf.components for leaf in leaves if reward_of(leaf.outcome) is not None
+    )
+    shares |= {f"component/{name}": mean for name, mean in told.items()}
     return shares | {
         "rollout/tool_calls_mean": fmean(leaf.tool_calls for leaf in leaves),
         "rollout/seconds_mean": fmean(leaf.seconds for leaf in leaves),
         "rollout/seconds_max": max(leaf.seconds for leaf in leaves),
     }
+
+
+def component_means(told: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of every component by name, over those that have it."""
+    found: dict[str, list[float]] = {}
+    for components in told:
+        for name, value in components.items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in sorted(found.items())}
