@@ -1,6 +1,11 @@
 """Patched turns: what stands in later contexts, what stays on record, and where it trains.
 
 Whole trajectories get credit; contexts, one per patched turn and one for what stands, are read.
+
+Mutants seen caught: withdrawn nodes kept in a context; runs a node too long; another turn's nodes
+withdrawn; the patch put behind what it replaces; a thought left out; a withdrawal lost in the store
+or in the sample; a draft of two contexts; contexts that hold what was withdrawn, or train what
+another one trains; scores off the mask; the last value lost; credit of other places; rows not split.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +36,7 @@ from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 from benchmarks.letters import END, LetterChat, ids
 from tests.learning import model_of
-from tests.test_rollout import TASK, Echo
+from tests.test_rollout import TASK, ClosingChat, Echo
 
 
 class WritingLetters(LetterChat):
@@ -116,6 +121,26 @@ async def test_a_thought_is_asked_for_with_a_hint_that_no_context_keeps() -> Non
     (trajectory,) = tree.trajectories()
     assert text_of(trajectory.token_ids) == "ab>no.hm\nright.ok>done."
     assert trajectory.sources[6:14] == ("forced",) * 8
+
+
+class WritingClosing(ClosingChat, WritingLetters):
+    """Closes a turn that the policy has not ended, and can write one."""
+
+
+async def test_a_patch_of_a_turn_that_was_cut_is_closed_once() -> None:
+    tree = Tree(TASK)
+    episode = Episode(
+        env=Corrects(),
+        engine=ScriptedEngine(saying("nonsense", "right")),
+        chat=WritingClosing(),
+        tree=tree,
+        sample=0,
+        seed=1,
+        limits=EpisodeLimits(max_turns=1, max_turn_tokens=3),
+    )
+    leaf = await episode.run()
+    assert leaf.node is not None
+    assert text_of(tree.tokens(leaf.node)) == "ab>right.ok>"
 
 
 async def test_a_patch_needs_a_chat_that_can_write() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agentrl.env import Action, Patch, call, say
 from agentrl.errors import ConfigError
+from agentrl.evaluation.report import Report
 from agentrl.gold import play_gold
 from agentrl.learn.advantages.ui_s1 import future_returns
 from agentrl.learn.demonstrate import Conversation
@@ -23,8 +24,10 @@ from agentrl.learn.recording import read_recordings, recording_of, write_recordi
 from agentrl.message import Image
 from agentrl.rollout.curation.dapo import DynamicSampling, measures, spread, verdict
 from agentrl.rollout.curation.outcomes import GroupResult, Result
+from agentrl.rollout.figures import rollout_figures
 from agentrl.task import Task
 from agentrl.testing import check_env
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded.env import described
 from agentrl_envs.recorded.matching import Matching, has_thought
@@ -140,6 +143,18 @@ def test_sop_of_the_paper() -> None:
     assert found == pytest.approx({"sop_progress": 0.8, "sop_success": 0.5, "sop_score": 0.65})
     with pytest.raises(ValueError, match="at least one"):
         sop([])
+
+
+def test_reports_hold_the_means_of_what_is_told() -> None:
+    tree = Tree(Task(prompt="q", id="t"))
+    at = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+    failed, ended = Failed("env", "broke"), Finished(1.0)
+    told = ((ended, Sop(3, 5)), (ended, Sop(5, 5)), (failed, Sop(0, 5)))
+    for sample, (outcome, one) in enumerate(told):
+        tree.end(Leaf(node=at, outcome=outcome, sample=sample, components=one.figures))
+    wanted = {"component/sop_progress": 0.8, "component/sop_success": 0.5}
+    for found in (Report.of(tree.trajectories()).figures(), rollout_figures([tree])):
+        assert {name: found[name] for name in wanted} == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
