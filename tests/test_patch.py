@@ -5,7 +5,8 @@ Whole trajectories get credit; contexts, one per patched turn and one for what s
 Mutants seen caught: withdrawn nodes kept in a context; runs a node too long; another turn's nodes
 withdrawn; the patch put behind what it replaces; a thought left out; a withdrawal lost in the store
 or in the sample; a draft of two contexts; contexts that hold what was withdrawn, or train what
-another one trains; scores off the mask; the last value lost; credit of other places; rows not split.
+another one trains; scores off the mask; the last value lost; credit of other places; rows not
+split; a patch closed twice.
 """
 
 from collections.abc import Callable, Iterable, Sequence
