@@ -244,4 +244,4 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 def test_fewer_tasks_than_the_limit_says_are_seen_when_they_are_read(tmp_path: Path) -> None:
     keys = {"curation.sampler.name": "uniform", "env.task_limit": 5000}
     with pytest.raises(ConfigError, match=r"sampler\.name.*rollout\.tasks_per_step"):
-        train(config_file(tmp_path), {**keys, "rollout.tasks_per_step": 100})
+        train(config_file(tmp_path), {**keys, "rollout.tasks_per_step": 600})

@@ -137,7 +137,8 @@ def test_a_resumed_run_keeps_its_config(tmp_path: Path) -> None:
     said = refused(changed, tmp_path, resume=True)
     assert "runs/one holds a run of another config: " in said
     assert "learn.correction.cap was 2.0 and is not set; " in said
-    assert "learn.correction.name was tis and is none; learn.epochs was 1 and is 2; " in said
+    assert "learn.correction.name was tis and is none; " in said
+    assert "; learn.epochs was 1 and is 2; " in said
     assert "run.seed was 0 and is 1. Resume it with the values it had" in said
 
 
