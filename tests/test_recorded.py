@@ -1,6 +1,11 @@
 """Semi-online episodes: golden numbers of UI-S1, matching, patches, the environment's promises.
 
 The expert presses four buttons and then says that it is open.
+
+Mutants seen caught: patches that are never used up, or run out when unbounded; progress counted
+after a mismatch; held-out tasks patched as train ones; no answer to a match; hints for the wrong
+kind of patch; another pay for what can be read; parts of the paper's scale paid without the form;
+the thought not asked for.
 """
 
 import json
