@@ -1,18 +1,19 @@
 """What a sandbox that does not start means: a wrong machine, or bad luck on a right one.
 
-Mutants seen caught: settings never noted as working; noted before a session was opened; silence
-taken for a refusal.
+Mutants seen caught: a pool that never learns that it has worked, or knows it from the start;
+silence taken for a refusal.
 """
 
+import asyncio
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from socket import socket
 
 import pytest
 
 from agentrl.errors import ConfigError, RolloutError, SandboxError
-from agentrl.sandbox import Limits, SandboxSettings
+from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool, pool
 from agentrl_sandbox.launch import Launcher, Started, launcher
 
@@ -28,10 +29,12 @@ both = pytest.mark.parametrize(
 
 @dataclass
 class Killing:
-    """Starts supervisors and kills each at once, with something on its log or nothing."""
+    """Starts supervisors and, when it has last words for them, kills each at once."""
 
     inner: Launcher
-    last_words: bytes
+    last_words: bytes | None
+    newest: int = 0
+    """The process id of the last one."""
 
     @property
     def isolated(self) -> bool:
@@ -40,64 +43,73 @@ class Killing:
     async def start(self, control: socket) -> Started:
         started = await self.inner.start(control)
         assert started.pid is not None
-        os.kill(started.pid, signal.SIGKILL)
-        os.write(started.log.fd, self.last_words)
+        if self.last_words is not None:
+            os.kill(started.pid, signal.SIGKILL)
+            os.write(started.log.fd, self.last_words)
+        self.newest = started.pid
         return started
 
     def explain(self, why: str) -> str:
         return self.inner.explain(why)
 
 
-def only(how: SandboxSettings, processes: int) -> SandboxSettings:
-    """Return settings that no other test has opened anything with."""
-    return replace(how, limits=Limits(processes=processes))
+@pytest.fixture
+def killing(how: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> Killing:
+    """Return what starts the supervisors of the next pool."""
+    found = Killing(launcher(how), b"no namespaces here")
 
+    def instead(settings: SandboxSettings) -> Launcher:
+        return found
 
-def kill_all_that_start(patch: pytest.MonkeyPatch, *, last_words: bytes) -> None:
-    def killing(how: SandboxSettings) -> Launcher:
-        return Killing(launcher(how), last_words)
-
-    patch.setattr(pool, "launcher", killing)
+    monkeypatch.setattr(pool, "launcher", instead)
+    return found
 
 
 @both
 async def test_a_refusal_is_the_machines_fault_until_one_has_worked(
-    how: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+    how: SandboxSettings, killing: Killing
 ) -> None:
-    how = only(how, 41)
-    with monkeypatch.context() as patch:
-        kill_all_that_start(patch, last_words=b"no namespaces here")
+    places = ForkServerPool(how, warm=0)
+    try:
         for _ in range(2):
             with pytest.raises(ConfigError, match="no namespaces here"):
-                await open_one(how)
-    await open_one(how)
-    with monkeypatch.context() as patch:
-        kill_all_that_start(patch, last_words=b"no namespaces here")
+                await places.open()
+        killing.last_words = None
+        await add(places)
+        killing.last_words = b"no namespaces here"
+        os.kill(killing.newest, signal.SIGKILL)
         with pytest.raises(SandboxError, match="earlier ones like it did") as caught:
-            await open_one(how)
+            await open_until_noticed(places)
         assert isinstance(caught.value, RolloutError)
-        with pytest.raises(ConfigError):
-            await open_one(only(how, 42))
-    await open_one(how)
+        killing.last_words = None
+        await add(places)
+    finally:
+        await places.close()
 
 
 @both
 async def test_a_supervisor_that_ends_without_a_word_is_nobodys_configuration(
-    how: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+    how: SandboxSettings, killing: Killing
 ) -> None:
-    how = only(how, 43)
-    with monkeypatch.context() as patch:
-        kill_all_that_start(patch, last_words=b"")
-        with pytest.raises(SandboxError, match="did not start") as caught:
-            await open_one(how)
-        assert isinstance(caught.value, RolloutError)
-    await open_one(how)
-
-
-async def open_one(how: SandboxSettings) -> None:
+    killing.last_words = b""
     places = ForkServerPool(how, warm=0)
     try:
-        session = await places.open()
-        assert (await session.exec("1 + 1")).value == "2"
+        with pytest.raises(SandboxError, match="did not start") as caught:
+            await places.open()
+        assert isinstance(caught.value, RolloutError)
+        killing.last_words = None
+        await add(places)
     finally:
         await places.close()
+
+
+async def open_until_noticed(places: ForkServerPool) -> None:
+    """Open sessions until the pool has noticed the end of its supervisor."""
+    async with asyncio.timeout(10):
+        while True:
+            await places.open()
+
+
+async def add(places: ForkServerPool) -> None:
+    session = await places.open()
+    assert (await session.exec("1 + 1")).value == "2"

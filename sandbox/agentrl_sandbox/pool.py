@@ -29,8 +29,6 @@ WARM = 8
 _CLOSED = "this sandbox pool is closed; open another one"
 _FDS_PER_SESSION = 3
 _FDS_OF_OTHERS = 512
-_worked: set[SandboxSettings] = set()
-"""What sessions have been opened with in this process: these settings are possible here."""
 
 
 class _Slot:
@@ -60,14 +58,15 @@ class ForkServerPool:
         self._admission = Admission(settings.pressure)
         self._slots = [_Slot() for _ in range(settings.supervisors)]
         self._closed = False
+        self._has_worked = False
         _allow_open_files(settings.pressure.sessions)
 
     async def open(self, *, owns_pool: bool = False) -> Session:
         """Return a fresh session; with `owns_pool` the pool is closed with the session.
 
         `ConfigError` when this machine cannot isolate sessions as configured, `SandboxError` when
-        the supervisor dies meanwhile, or no place came free in time. Once sessions have been opened
-        like this in the process, it can: whatever stops one from starting is a `SandboxError`.
+        the supervisor dies meanwhile, or no place came free in time. Once the pool has opened one,
+        the machine can: whatever stops another from starting is a `SandboxError`.
         """
         if self._closed:
             raise SandboxError(_CLOSED)
@@ -110,7 +109,7 @@ class ForkServerPool:
         except BaseException:
             family.channel.close()
             raise
-        _worked.add(self._settings)
+        self._has_worked = True
         return session
 
     async def _opened(self, slot: _Slot) -> Opened:
@@ -140,7 +139,7 @@ class ForkServerPool:
 
     def _refusal(self, why: str) -> ConfigError | SandboxError:
         """Return the error for what could not start: nobody's configuration if others did."""
-        if self._settings not in _worked:
+        if not self._has_worked:
             return ConfigError(why)
         return SandboxError(f"a sandbox did not start, and earlier ones like it did: {why}")
 
