@@ -156,7 +156,14 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path: Path, root: Path) -
     command = [sys.executable, "-m", "agentrl.cli", "train", str(path), "run.steps=10000"]
     places = [".", "envs", "tools", "sandbox", "tests"]
     env = {"PYTHONPATH": ":".join(str(root / place) for place in places), "PATH": "/usr/bin:/bin"}
-    running = subprocess.Popen(command, env=env, cwd=tmp_path, start_new_session=True)
+    running = subprocess.Popen(
+        command,
+        env=env,
+        cwd=tmp_path,
+        start_new_session=True,
+        # A shell's background job, such as these tests may be, ignores it and so would its child.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         wait_for_checkpoint(tmp_path / "runs/tiny/checkpoints", timeout_s=120)
         running.send_signal(signal.SIGINT)
