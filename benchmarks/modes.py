@@ -2,8 +2,9 @@
 real sandboxes, to the same number of trained groups. Held-out pass@1, wall time, ages of tokens.
 
 The warm start is done once; each mode then trains in a process of its own, in the order
-sync, partial, async, once per `--rounds`. On one machine the trainer and the engine share the
-cores, so overlapping them gains only what environments and stragglers leave idle.
+sync, partial, async, once per `--rounds`, each of which has a seed of its own. On one machine the
+trainer and the engine share the cores, so overlapping them gains only what environments and
+stragglers leave idle.
 """
 
 import json
@@ -45,6 +46,7 @@ def run(mode: str, policy: Path, folder: Path, *, number: int, steps: int) -> di
         "run.folder": str(folder),
         "run.name": name,
         "run.steps": str(steps),
+        "run.seed": str(number),
         "policy.path": str(policy),
         "policy.make": "null",
         "warmstart": "null",
@@ -78,6 +80,8 @@ def main() -> None:
             benchmark.row(f"{mode} {number}: after", summary["after"]["pass@1"], unit="pass@1")
             benchmark.row(f"{mode} {number}: after, low end", low, unit="pass@1")
             benchmark.row(f"{mode} {number}: after, high end", high, unit="pass@1")
+        after = statistics.fmean(summary["after"]["pass@1"] for summary in summaries)
+        benchmark.row(f"{mode}: after, mean", after, unit="pass@1")
         train_s = statistics.median(summary["seconds"]["train"] for summary in summaries)
         benchmark.row(f"{mode}: training", train_s, unit="s")
         benchmark.row(f"{mode}: speed", sync_s / train_s, unit="x", peer="sync")
