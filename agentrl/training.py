@@ -171,17 +171,11 @@ async def _train(
             async with engine:
                 await engine.load(trainer.weights(), trainer.version)
                 rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
-                trees = branching.trees(
-                    config,
-                    rollouts,
-                    folder=folder.path,
-                    vocabulary=policy.model.config.vocab_size,
-                    record=record,
-                )
+                vocabulary = policy.model.config.vocab_size
                 drafts = wiring.drafts(
                     config,
                     rollouts,
-                    vocabulary=policy.model.config.vocab_size,
+                    vocabulary=vocabulary,
                     stored=checkpoints.read(wiring.DRAFTS),
                 )
                 gate = wiring.gate(
@@ -192,7 +186,9 @@ async def _train(
                     version=trainer.version,
                     record=record,
                     curation=curation,
-                    trees=trees,
+                    trees=branching.trees(
+                        config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
+                    ),
                     drafts=drafts,
                 )
                 loop = _Loop(
@@ -202,7 +198,7 @@ async def _train(
                     summary=summary,
                     sampler=sampler,
                     rollouts=rollouts,
-                    trace=folder.path / TRACE_FILE,
+                    folder=folder.path,
                     gate=gate,
                     trainer=trainer,
                     checkpoints=checkpoints,
@@ -216,14 +212,7 @@ async def _train(
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     async with gate:
-                        before, after = await loop.run(writer)
-    return RunResult(
-        folder=folder.path,
-        steps=trainer.version,
-        before=before,
-        after=after,
-        seconds=summary.seconds,
-    )
+                        return await loop.run(writer)
 
 
 @contextmanager
@@ -259,8 +248,8 @@ class _Loop:
     summary: Summary
     sampler: TaskSampler
     rollouts: Rollouts
-    trace: Path
-    """What every trajectory cost, for `agentrl simulate`."""
+    folder: Path
+    """Of the run."""
     gate: Gate
     trainer: "Trainer"
     checkpoints: "Checkpoints"
@@ -270,8 +259,8 @@ class _Loop:
     position: int
     """How many tasks the steps that are done have used."""
 
-    async def run(self, writer: MetricsWriter) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Evaluate, train and evaluate again; return the two evaluations' summaries."""
+    async def run(self, writer: MetricsWriter) -> RunResult:
+        """Evaluate, train and evaluate again."""
         before = self.summary.get("before") or await self._evaluate("before")
         try:
             with self._phase("train", self.schedule.steps) as phase:
@@ -285,7 +274,14 @@ class _Loop:
         except asyncio.CancelledError:
             self._save()
             raise
-        return before, await self._evaluate("after")
+        after = await self._evaluate("after")
+        return RunResult(
+            folder=self.folder,
+            steps=self.trainer.version,
+            before=before,
+            after=after,
+            seconds=self.summary.seconds,
+        )
 
     async def _step(self) -> dict[str, float]:
         began = time.monotonic()
@@ -297,7 +293,7 @@ class _Loop:
             max_failed_fraction=self.schedule.max_failed_fraction,
         )
         self.position = self.sampler.position
-        append_costs(self.trace, trees)
+        append_costs(self.folder / TRACE_FILE, trees)
         collected = time.monotonic()
         figures = await self._learn(batch, curated)
         self.trainer.forget(before=batch.oldest)

@@ -422,7 +422,8 @@ async def test_branches_that_wait_for_a_place_are_closed_too() -> None:
 
 
 async def test_a_config_error_rises() -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError), flatten_subgroups=True):
+    wanted = pytest.RaisesExc(ConfigError, match="context_tokens")
+    with pytest.RaisesGroup(wanted, flatten_subgroups=True):
         await grow(chains(Budget(leaves=1)), limits=EpisodeLimits(context_tokens=2))
 
 

@@ -341,4 +341,5 @@ def test_keys_that_do_not_go_together_are_refused(tmp_path: Path, key: str, why:
 
 @pytest.mark.parametrize("learn", ACCEPTED)
 def test_keys_that_go_together_are_taken(tmp_path: Path, learn: str) -> None:
-    load_config(config_file(tmp_path, learn))
+    learnt = load_config(config_file(tmp_path, learn)).learn
+    assert learnt != LearnSection(), "what was taken is in the config"

@@ -542,8 +542,13 @@ def test_an_archive_for_containers_runs_where_its_compiled_modules_cannot(tmp_pa
         for name in ours.namelist():
             data = ours.read(name)
             foreign.writestr(name, b"\0\0\r\n" + data[4:] if name.endswith(".pyc") else data)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import agentrl_sandbox.inside.container"
-    subprocess.run([sys.executable, "-I", "-S", "-c", code, archive], check=True, timeout=60)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "import agentrl_sandbox.inside.container as ours; print(ours.__file__)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(archive)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith(str(archive)), done.stderr
 
 
 # -- images ---------------------------------------------------------------------------------------

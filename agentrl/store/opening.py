@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentrl.store.codec import decode
-from agentrl.store.damage import DamagedStore, damaged_segment
+from agentrl.store.damage import DamagedStore, StoreError, damaged_segment
 from agentrl.store.ledger import Ledger
 from agentrl.store.record import Unreadable
 from agentrl.store.segment import (
@@ -26,6 +26,22 @@ what lies before."""
 
 LEDGER = "ledger.sqlite"
 SEGMENTS = "segments"
+
+
+def check_position(position: int, *, step: int, end: int, pruned_for: int, folder: Path) -> None:
+    """Raise `StoreError` for a checkpoint whose records are not in the store: not written up to its
+    `position`, or pruned for a checkpoint at `pruned_for`."""
+    if position > end:
+        raise StoreError(
+            f"the checkpoint of step {step} has position {position}, and {folder} ends at {end}: "
+            "records it builds on are missing. Remove that checkpoint to resume from the one before"
+        )
+    if position < pruned_for:
+        raise StoreError(
+            f"the checkpoint of step {step} has position {position}, and groups trained before "
+            f"{pruned_for} were pruned; resume from a newer checkpoint, or set store.keep: all "
+            "in the next run"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from agentrl.store.event import (
 from agentrl.store.ledger import GroupState
 from agentrl.store.lock import WriterLock
 from agentrl.store.objects import Objects
-from agentrl.store.opening import SEGMENTS, Damaged, open_ledger
+from agentrl.store.opening import SEGMENTS, Damaged, check_position, open_ledger
 from agentrl.store.reader import Archive
 from agentrl.store.restored import RestoredState
 from agentrl.store.segment import SegmentWriter, segment_file
@@ -336,7 +336,10 @@ class Store:
         Groups trained after that checkpoint are complete again; open trajectories stand after
         their last completed turn. Raises `StoreError` if the log does not reach the position.
         """
-        self._check_position(position, step)
+        pruned_for = max(self._ledger.pruned().values(), default=0)
+        check_position(
+            position, step=step, end=self.position, pruned_for=pruned_for, folder=self.folder
+        )
         trained_before = {*self._ledger.groups("trained")}
         self._write(
             Resumed(position=position, step=step, torn_bytes=self.torn_bytes), restoring=True
@@ -483,19 +486,4 @@ class Store:
             raise StoreError(
                 f"group {group} is {state or 'unknown'}, and has to be {' or '.join(states)}; a "
                 "group completes once, and is trained or dropped once"
-            )
-
-    def _check_position(self, position: int, step: int) -> None:
-        if position > self.position:
-            raise StoreError(
-                f"the checkpoint of step {step} has position {position}, and {self.folder} ends at "
-                f"{self.position}: records it builds on are missing. Remove that checkpoint to "
-                "resume from the one before"
-            )
-        pruned_for = max(self._ledger.pruned().values(), default=0)
-        if position < pruned_for:
-            raise StoreError(
-                f"the checkpoint of step {step} has position {position}, and groups trained before "
-                f"{pruned_for} were pruned; resume from a newer checkpoint, or set store.keep: all "
-                "in the next run"
             )
