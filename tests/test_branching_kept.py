@@ -35,12 +35,13 @@ from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
 from agentrl.trajectory import Tree
+from tests.dying import Dying
 from tests.test_branching_gated import TOPOLOGIES, Slow, check_tree, run, sync
 from tests.test_branching_grow import Counting, LetterChat, aepo, spoken, surprise
 
 
 @dataclass
-class Process:
+class Process(Dying):
     """One process of a run that branches."""
 
     folder: Path
@@ -107,31 +108,6 @@ class Process:
         )
         gate.adopt(self.record.groups)
         return gate
-
-    async def step(self, gate: Gate) -> list[Tree]:
-        batch = await gate.batch()
-        self.version += 1
-        numbers = [group.state.number for group in batch.groups]
-        self.record.recorder.trained(numbers, step=self.version)
-        await gate.load(None, self.version)
-        return list(batch.trees)
-
-    async def live_for(self, seconds: float) -> None:
-        """Work for so long, and die."""
-
-        async def work() -> None:
-            async with self.gate() as gate:
-                while True:
-                    await self.step(gate)
-
-        with self.record:
-            task = asyncio.create_task(work())
-            await asyncio.wait([task], timeout=seconds)
-            if not task.done():
-                task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and (error := task.exception()):
-                raise error
 
 
 @settings(

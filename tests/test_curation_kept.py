@@ -4,7 +4,6 @@ Virtual time; the real gate, episodes, store and rules. Every process begins fro
 Mutant seen caught: a second phase that is not recorded.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.trajectory import Tree
+from tests.dying import Dying
 from tests.test_curation_gate import Endless, kind, rewards
 from tests.test_curation_step import END, Graded, LetterChat, reply
 
@@ -41,7 +41,7 @@ SIZE = 4
 
 
 @dataclass
-class Process:
+class Process(Dying):
     """One process of a curated run."""
 
     folder: Path
@@ -114,22 +114,6 @@ class Process:
         self.curation.version = self.version
         await gate.load(None, self.version)
         return curated
-
-    async def live_for(self, seconds: float) -> None:
-        """Work for so long, and die."""
-
-        async def work() -> None:
-            async with self.gate() as gate:
-                while True:
-                    await self.step(gate)
-
-        with self.record:
-            task = asyncio.create_task(work())
-            await asyncio.wait([task], timeout=seconds)
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and (error := task.exception()):
-                raise error
 
     async def steps(self, count: int) -> list[Curated]:
         with self.record:

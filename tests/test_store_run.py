@@ -7,7 +7,6 @@ begins again not abandoned; reopened groups forgotten; what is left of a complet
 the order of a group blind to those opened with it; the age of a restored trajectory lost.
 """
 
-import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 from itertools import islice
@@ -38,6 +37,7 @@ from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Tree
+from tests.dying import Dying
 
 R = TypeVar("R")
 QUICK = EngineSpeed(
@@ -52,7 +52,7 @@ def turns(*tokens: int, step_s: float = 0.0) -> TrajectoryCost:
     )
 
 
-class Process:
+class Process(Dying):
     """One process of a run: everything in it is gone when it ends, but for the folder."""
 
     def __init__(
@@ -110,31 +110,6 @@ class Process:
         )
         gate.adopt(self.record.groups)
         return gate
-
-    async def step(self, gate: Gate) -> list[Tree]:
-        batch = await gate.batch()
-        self.version += 1
-        numbers = [group.state.number for group in batch.groups]
-        self.record.recorder.trained(numbers, step=self.version)
-        await gate.load(None, self.version)
-        return list(batch.trees)
-
-    async def steps_for(self, seconds: float) -> None:
-        """Work for so long, and die."""
-
-        async def work() -> None:
-            async with self.gate() as gate:
-                while True:
-                    await self.step(gate)
-
-        with self.record:
-            task = asyncio.create_task(work())
-            await asyncio.wait([task], timeout=seconds)
-            if not task.done():
-                task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and (error := task.exception()):
-                raise error
 
 
 def run(main: Coroutine[Any, Any, R]) -> R:
@@ -198,7 +173,7 @@ def test_a_world_that_does_not_come_back_is_played_again_and_counted(tmp_path: P
             return Moody(self.world, breaks_at=None, hangs=False)
 
     async def first() -> None:
-        await Unsteady(tmp_path, costs, ONE).steps_for(10)
+        await Unsteady(tmp_path, costs, ONE).live_for(10)
 
     async def second() -> RunStore:
         process = Unsteady(tmp_path, costs, ONE)
@@ -251,7 +226,7 @@ def test_a_group_that_cannot_go_on_begins_again_as_a_whole(tmp_path: Path) -> No
     costs = [turns(2, 9)]
 
     async def first() -> None:
-        await Process(tmp_path, costs, ONE).steps_for(5)
+        await Process(tmp_path, costs, ONE).live_for(5)
 
     async def second() -> None:
         process = Process(tmp_path, costs, ONE)
@@ -312,7 +287,7 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
     async def first() -> None:
         process = Process(tmp_path, [turns(3), turns(2, 50)], ONE)
         process.redundancy = 1
-        await process.steps_for(4)
+        await process.live_for(4)
 
     async def second() -> None:
         process = Process(tmp_path, [turns(3), turns(2, 50)], ONE)
@@ -346,7 +321,7 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
 
 def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
     """Begun at version 0, killed, resumed by a trainer at 3 that wants none begun before 2."""
-    run(Process(tmp_path, [turns(2, 90)], ONE).steps_for(4))
+    run(Process(tmp_path, [turns(2, 90)], ONE).live_for(4))
     process = Process(tmp_path, [turns(2, 90)], ONE)
     process.record.store.close()
     ledger = Ledger(replace(ONE, max_start_lag=1), version=0)
@@ -382,7 +357,7 @@ def test_whenever_it_is_killed_every_turn_counts_once(
     )
     costs = [turns(3, 2, step_s=1.0), turns(12), turns(1, 1, 1), turns(30, 4, step_s=2.0)]
     for seconds in lives:
-        run(Process(folder, costs, policy).steps_for(seconds))
+        run(Process(folder, costs, policy).live_for(seconds))
 
     async def last() -> int:
         process = Process(folder, costs, policy)
