@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox import family as family_module
 from agentrl_sandbox.inside.frames import HEADER, Frame, FrameError, Reader, encode
-from agentrl_sandbox.inside.output import Clipped
+from agentrl_sandbox.inside.output import Capture, Clipped, appending, capture_file
 from agentrl_sandbox.inside.processes import descendants
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
@@ -99,6 +100,48 @@ def test_clipped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> 
     head, note, tail = clipped.text().split("\n")
     assert (head, tail) == (whole[:half], whole[-half:])
     assert note == f"... {len(whole) - 2 * half} bytes left out ..."
+
+
+@given(st.lists(st.integers(1, 90), max_size=20), st.integers(2, 61), st.integers(4, 200))
+def test_captured_output_keeps_head_and_tail(sizes: list[int], limit: int, file: int) -> None:
+    """Kills: a crop that forgets what it left out, twice counts it, or takes the wrong part."""
+    fd, whole = capture_file("out"), b""
+    into = appending(fd)
+    capture = Capture(fd, limit, file_bytes=file)
+    for number, size in enumerate(sizes):
+        piece = bytes([65 + number]) * min(size, capture.piece_bytes)
+        whole += piece
+        capture.wrote(os.write(into, piece))
+        assert os.fstat(fd).st_size <= 2 * capture.piece_bytes + limit + 2
+    text, truncated = capture.take()
+    expected = Clipped(limit)
+    expected.add(whole)
+    assert (text, truncated) == (expected.text(), expected.truncated)
+    assert capture.take() == ("", False)
+    os.close(into)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "ftruncate", None])
+def test_a_kill_in_the_middle_of_a_crop_loses_neither_head_nor_tail(
+    call: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: emptying the file before what is kept is written, cropping down to the limit."""
+    fd = capture_file("out")
+    into = appending(fd)
+    whole = bytes(range(65, 91)) * 4
+    writer = Capture(fd, 10, file_bytes=40)
+    with monkeypatch.context() as patch:
+        if call:
+            patch.setattr(os, call, Mock(side_effect=SystemExit))
+        with contextlib.suppress(SystemExit):
+            writer.wrote(os.write(into, whole))
+    text, truncated = Capture(fd, 10).take(dead=True)
+    left_out = 1 if call is None else len(whole) - 10
+    assert text == f"ABCDE\n... {left_out} bytes or more left out ...\nVWXYZ"
+    assert truncated
+    os.close(into)
+    os.close(fd)
 
 
 FORGE = """

@@ -29,7 +29,7 @@ from agentrl_sandbox.inside import (
 )
 from agentrl_sandbox.inside.confine import Confinement
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, Reader, encode
-from agentrl_sandbox.inside.output import Capture
+from agentrl_sandbox.inside.output import Capture, appending
 
 CHANNEL_FD = 3
 _PLACES = 6
@@ -69,13 +69,14 @@ def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: 
 def _install(ends: Endpoints) -> socket.socket:
     """Put the descriptors in place (0 to 2, 3 the channel, 4 and 5 the output); return the channel.
 
-    What is written to 1 and 2 is appended to files in memory, which 4 and 5 read back.
+    What is written to 1 and 2 is appended to files in memory, which 4 and 5 read back and crop.
     """
     null = os.open("/dev/null", os.O_RDONLY)
-    given = (null, ends.out, ends.err, ends.channel, ends.out, ends.err)
+    out, err = appending(ends.out), appending(ends.err)
+    given = (null, out, err, ends.channel, ends.out, ends.err)
     # First out of the way: a cell may have closed one of the places.
     safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in given]
-    for fd in (null, ends.out, ends.err, ends.channel):
+    for fd in given:
         os.close(fd)
     for number, fd in enumerate(safe):
         os.dup2(fd, number, inheritable=number < CHANNEL_FD)

@@ -98,8 +98,8 @@ class Life:
 
     def output(self) -> tuple[str, str, bool]:
         """Return what was written since the last cell, and whether some of it was left out."""
-        out, cut_out = Capture(self.wires.out, self.output_bytes).take()
-        err, cut_err = Capture(self.wires.err, self.output_bytes).take()
+        out, cut_out = Capture(self.wires.out, self.output_bytes).take(dead=True)
+        err, cut_err = Capture(self.wires.err, self.output_bytes).take(dead=True)
         return out, err, cut_out or cut_err
 
     def end(self) -> Death:

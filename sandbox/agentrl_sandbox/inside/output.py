@@ -7,12 +7,13 @@ _CROP_BYTES = 2**20
 
 
 def capture_file(name: str) -> int:
-    """Return an empty file in memory; what is written to it is appended, whoever writes."""
-    fd = os.memfd_create(name)
-    try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-    finally:
-        os.close(fd)
+    """Return an empty file in memory, to be read and cropped; `appending` is for the writers."""
+    return os.memfd_create(name)
+
+
+def appending(fd: int) -> int:
+    """Open the file behind `fd` once more: what is written there is appended, whoever writes."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
 
 class Capture:
@@ -21,6 +22,7 @@ class Capture:
     def __init__(self, fd: int, limit_bytes: int, *, file_bytes: int = 4 * _CROP_BYTES) -> None:
         self._fd = fd
         self._limit_bytes = limit_bytes
+        self._half = max(1, limit_bytes // 2)
         self.piece_bytes = min(_CROP_BYTES, max(1, file_bytes // 4))
         """The most to be written at once, so that the limit on the file is never met."""
         self._written = 0
@@ -31,19 +33,32 @@ class Capture:
         self._written += count
         if self._written > self.piece_bytes:
             self._written = 0
-            kept = self._read()
-            os.ftruncate(self._fd, 0)
-            os.write(self._fd, kept.head + kept.tail)
-            self._omitted = kept.omitted
+            self._crop()
 
-    def take(self) -> tuple[str, bool]:
-        """Return the text since the last call, and whether some of it was left out."""
+    def take(self, *, dead: bool = False) -> tuple[str, bool]:
+        """Return the text since the last call, and whether some of it was left out.
+
+        Of a `dead` writer the file tells that it was cropped, not how often.
+        """
         if not os.lseek(self._fd, 0, os.SEEK_END):
             return "", False
         kept = self._read()
         os.ftruncate(self._fd, 0)
         self._written = self._omitted = 0
-        return kept.text(), kept.truncated
+        return kept.text(exact=not dead), kept.truncated
+
+    def _crop(self) -> None:
+        """Take out the middle. A kill may come between any two calls: the file is always true.
+
+        What stays is longer than the limit by a byte, and so is known to have been longer.
+        """
+        kept = self._read()
+        if not kept.truncated:
+            return
+        size_bytes = max(self._limit_bytes, 2 * self._half) + 1
+        os.pwrite(self._fd, kept.tail, size_bytes - self._half)
+        os.ftruncate(self._fd, size_bytes)
+        self._omitted = kept.omitted - (size_bytes - 2 * self._half)
 
     def _read(self) -> "Clipped":
         size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
@@ -51,10 +66,9 @@ class Capture:
         if size_bytes <= self._limit_bytes:
             kept.add(os.pread(self._fd, size_bytes, 0))
         else:
-            half = max(1, self._limit_bytes // 2)
-            kept.add(os.pread(self._fd, half, 0))
-            kept.omit(size_bytes - 2 * half)
-            kept.add(os.pread(self._fd, half, size_bytes - half))
+            kept.add(os.pread(self._fd, self._half, 0))
+            kept.omit(size_bytes - 2 * self._half)
+            kept.add(os.pread(self._fd, self._half, size_bytes - self._half))
         kept.omit(self._omitted)
         return kept
 
@@ -88,12 +102,13 @@ class Clipped:
             del self.tail[:extra]
             self.omitted += extra
 
-    def text(self) -> str:
-        """Return what was kept, with a line that says how much was not."""
+    def text(self, *, exact: bool = True) -> str:
+        """Return what was kept, with a line that says how much was not, or how much at least."""
         head, tail = (bytes(part).decode(errors="replace") for part in (self.head, self.tail))
         if not self.omitted:
             return bytes(self.head + self.tail).decode(errors="replace")
-        return f"{head}\n... {self.omitted} bytes left out ...\n{tail}"
+        count = f"{self.omitted} bytes" if exact else f"{self.omitted} bytes or more"
+        return f"{head}\n... {count} left out ...\n{tail}"
 
 
 def clip(text: str, limit_bytes: int) -> tuple[str, bool]:
