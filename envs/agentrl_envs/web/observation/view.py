@@ -1,0 +1,73 @@
+"""What is looked at, what is seen, and through what: the values between a page and an agent."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from agentrl.errors import ConfigError
+from agentrl.message import Image
+from agentrl_envs.web.observation.node import Node
+
+Kind = Literal["axtree", "dom", "text", "screenshot", "marks"]
+"""`axtree`: a line per element that matters, with ids. `dom`: the page's markup, pruned, with ids.
+`text`: the visible text. `screenshot`: the viewport as a picture. `marks`: the picture with the
+ids drawn onto the elements."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Eye(Protocol):
+    """A way into one page, past its own scripts."""
+
+    async def run(self, function: str, argument: Any = None) -> Any:
+        """Call a function of `observe.js` by its name, in the isolated world it was loaded into.
+
+        The argument and the result are JSON values. Raises `EnvError` where the page is gone or
+        does not answer in time.
+        """
+        ...
+
+    async def screenshot(self) -> bytes:
+        """Return the viewport as a PNG; raises as `run` does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """What an observation is made of."""
+
+    kinds: tuple[Kind, ...] = ("axtree",)
+    """In the order in which they are shown."""
+    max_nodes: int = 400
+    """Lines of the tree and elements of the markup; the rest is counted, not shown."""
+    max_characters: int = 16_000
+    """Of each text; the rest is counted, not shown."""
+    max_name_characters: int = 120
+    """Of one name, value or piece of text."""
+    boxes: bool = False
+    """Say of every element in the tree where it is; otherwise only of drawn shapes and boxes
+    without a name."""
+    deadline_s: float = 5.0
+    """For one look."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be seen."""
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds:
+            raise ConfigError(
+                f"observations are of {', '.join(KINDS)}, got {list(self.kinds)}; name one or more"
+            )
+        for name in ("max_nodes", "max_characters", "max_name_characters", "deadline_s"):
+            if (value := getattr(self, name)) <= 0:
+                raise ConfigError(f"{name} must be above 0, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What was seen in one look."""
+
+    text: str
+    images: tuple[Image, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    """The lines of the tree, whether it was asked for as text or not."""
+    truncated: bool = False
+    """Whether a cap left something out; the text then says how much."""
