@@ -115,6 +115,9 @@ class Leaf:
     components: dict[str, float] = field(default_factory=dict[str, float])
     seconds: float = 0.0
     tool_calls: int = 0
+    root: int | None = None
+    """Which of its group's first trajectories it grew from, by number; None where it grew from
+    none. Two of one root may share no sampled token, when both left it at the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,8 @@ class Trajectory:
     tool_calls: int = 0
     withdrawn: tuple[tuple[int, int], ...] = ()
     """Runs of tokens, first and one past the last, that are in no context after them."""
+    root: int | None = None
+    """The leaf's."""
 
     @property
     def mask(self) -> tuple[bool, ...]:
@@ -247,6 +252,7 @@ class Tree:
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
             withdrawn=_withdrawn(path),
+            root=leaf.root,
         )
 
     def trajectories(self) -> tuple[Trajectory, ...]:

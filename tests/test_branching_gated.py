@@ -8,6 +8,7 @@ a branch that plays without a place.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -192,6 +193,7 @@ def test_late_branches_begin_before_their_group_is_complete() -> None:
                 for group, tree in zip(batch.groups, batch.trees, strict=True):
                     assert len(group.members) == 10
                     check_tree(tree, 10)
+                    assert Counter(leaf.root for leaf in tree.leaves) == {0: 5, 1: 5}
                 await gate.load(None, version)
         assert rig.open == 0
         assert any(copied.path for shaped in rig.over for copied in shaped.copies)

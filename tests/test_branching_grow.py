@@ -7,6 +7,7 @@ or reward not compared, a failed world left open.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -364,6 +365,7 @@ async def test_tree_grpo_branches_from_places_that_have_passed() -> None:
         assert len(grown.tree.leaves) == 10
         check_shared(grown)
         found |= {start.origin.turn for start in grown.starts}
+        assert Counter(leaf.root for leaf in grown.tree.leaves) == {0: 5, 1: 5}
         for trajectory in grown.tree.trajectories():
             check_world(trajectory.token_ids)
     assert found == {0, 1, 2, 3}

@@ -1,6 +1,6 @@
 """Segments, trees and depths of a group. Mutants seen caught: depth not counted; sum for mean;
 trees by the prompt; samples without tokens in one tree; children before parents; no root where
-prompts differ; what ended weighed as an edge, or forgotten.
+prompts differ; what ended weighed as an edge, or forgotten; a root that is not asked for.
 """
 
 import math
@@ -57,6 +57,14 @@ def test_trees_share_more_than_the_prompt() -> None:
     group = group_of([1.0, 0.0, 0.0])
     silent = [replace(s, sampled=s.sampled & False, mask=s.mask & False) for s in group.samples[:2]]
     assert TreeShape.of(replace(group, samples=(*silent, group.samples[2]))).trees == (0, 1, 2)
+
+
+def test_trees_of_one_root_are_one_tree_even_where_only_the_prompt_is_shared() -> None:
+    group = group_of([1.0, [0.0, 1.0], 1.0, 0.0])
+    roots = (0, 1, None, 0, 1)
+    known = [replace(s, root=root) for s, root in zip(group.samples, roots, strict=True)]
+    # Sample 2 says nothing, and shares what sample 1 sampled; sample 4 grew from the same root.
+    assert TreeShape.of(replace(group, samples=tuple(known))).trees == (0, 1, 1, 0, 1)
 
 
 def test_one_trajectory_may_end_where_another_goes_on() -> None:

@@ -53,6 +53,8 @@ class Sample:
     withdrawn: tuple[tuple[int, int], ...] = ()
     """Runs of tokens, first and one past the last, which those after them never saw: then the
     sample is no context, and `contexts` says which it is made of."""
+    root: int | None = None
+    """Which of the group's first trajectories it grew from, where it is known to have."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -150,4 +152,5 @@ def sample_of(
         if weights is None
         else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
         withdrawn=trajectory.withdrawn,
+        root=trajectory.root,
     )

@@ -38,8 +38,8 @@ class TreeShape:
     places: tuple[Int[ndarray, " _"], ...]
     """The segment of every token of every sample."""
     trees: tuple[int, ...]
-    """The tree of every sample, counted from 0. Two are in one tree if they share a sampled token;
-    a shared prompt is not enough."""
+    """The tree of every sample, counted from 0. Two are in one tree if they grew from one root, or
+    if they share a sampled token; a shared prompt is not enough."""
 
     @classmethod
     def of(cls, group: Group) -> "TreeShape":
@@ -108,11 +108,18 @@ def _places(
 
 
 def _trees(samples: Sequence[Sample]) -> tuple[int, ...]:
-    """Number the trees by the first node of each sample that holds a sampled token."""
+    """Number the trees by root, and by the first node that holds a sampled token."""
     # One that sampled nothing shares nothing: it counts by a number that no node has.
     firsts = [
         int(nodes[0]) if len(nodes := sample.nodes[sample.sampled]) else -1 - index
         for index, sample in enumerate(samples)
     ]
-    numbers = {first: number for number, first in enumerate(dict.fromkeys(firsts))}
-    return tuple(numbers[first] for first in firsts)
+    # Samples of one root go by the first node of the first of them; so does who shares a node.
+    speaker: dict[int, int] = {}
+    same: dict[int, int] = {}
+    for sample, first in zip(samples, firsts, strict=True):
+        if sample.root is not None:
+            same[first] = same.get(first, speaker.setdefault(sample.root, first))
+    keys = [same.get(first, first) for first in firsts]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return tuple(numbers[key] for key in keys)

@@ -376,7 +376,7 @@ class GatedTrees(Topology):
             ),
         )
         try:
-            return await episode.run()
+            return replace(await episode.run(), root=start.path[0])
         finally:
             seated.tokens = before + episode.added_tokens
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from agentrl.env import Env
@@ -142,7 +142,7 @@ class _Alone(Generic[S]):
                 begin=world.place,
                 boundaries=Watch(growing, start, env, self._begin),
             )
-            leaf = await episode.run()
+            leaf = replace(await episode.run(), root=start.path[0])
         await self._ended(start, leaf, episode.added_tokens)
 
     async def _ended(self, start: Start, leaf: Leaf, tokens: int) -> None:

@@ -33,7 +33,7 @@ def with_branch(tree: Tree, branch: Branch, *, sample: int, age: int) -> Tree:
     for node in branch.nodes:
         at = copy.share(replace(node, parent=at))
     components = {**branch.leaf.components, AGE: float(age)}
-    copy.end(replace(branch.leaf, node=at, sample=sample, components=components))
+    copy.end(replace(branch.leaf, node=at, sample=sample, components=components, root=None))
     return copy
 
 
