@@ -3,8 +3,8 @@
 - `8 x (512 + 128)`: eight branches of 128 tokens after a prompt of 512; with 4 M and 49 M
   parameters. All layouts compute log-probs of the branches, their entropies, and the gradient.
 - `unequal`: branches of 16 to 256 tokens. `nested`: branches of branches, at four depths.
-- `rollouts`: four groups of short multi-turn episodes, as the quickstart makes them: few tokens are
-  shared, so this is what a layout must not make slower.
+- `quickstart`, `quickstart, AEPO`: groups that a run has played, each piece as long as it was
+  (`recorded/`, see shapes.py). Few tokens are shared, most so without branching.
 - Peak memory: what a step adds at most to the resident memory of a process of its own.
 
 Work is tokens of the sequences, not of the forward pass: the same for every layout.
@@ -25,6 +25,7 @@ from agentrl.learn.forward import score
 from agentrl.learn.layouts import LAYOUTS
 from benchmarks.harness import Benchmark, Contender, Run
 from benchmarks.measure import measure
+from benchmarks.shapes import recorded
 
 VOCABULARY = 4096
 LIMIT_TOKENS = 8192
@@ -97,24 +98,21 @@ def nested(depth: int, length: int) -> list[Drawn]:
     return grown_so_far
 
 
-def rollouts(groups: int) -> list[Drawn]:
-    """Return groups of 4 to 16 episodes of one to three turns after prompts of 20 to 100 tokens.
-
-    A turn is 20 to 60 tokens of the policy and 10 of a tool, so that episodes differ in length as
-    those of the quickstart do.
-    """
+def rollouts(name: str) -> list[Drawn]:
+    """Return the trajectories of the groups in `recorded/`, with random tokens in them."""
     random = np.random.default_rng(0)
     found: list[Drawn] = []
-    for _ in range(groups):
-        prompt = random.integers(0, VOCABULARY, int(random.integers(20, 101)))
-        for _ in range(int(random.integers(4, 17))):
-            episode = Drawn(prompt, np.zeros(len(prompt), dtype=bool))
-            for _ in range(int(random.integers(1, 4))):
-                for length, trained in ((int(random.integers(20, 61)), True), (10, False)):
-                    longer = grown(random, episode.token_ids, length, trained=trained)
-                    kept = np.append(episode.mask, longer.mask[len(episode.mask) :])
-                    episode = Drawn(longer.token_ids, kept)
-            found.append(episode)
+    for group in recorded(name):
+        tokens = [random.integers(0, VOCABULARY, piece.tokens) for piece in group.pieces]
+        masks = [np.full(piece.tokens, piece.trains) for piece in group.pieces]
+        for leaf in group.leaves:
+            path = group.path(leaf)
+            found.append(
+                Drawn(
+                    np.concatenate([tokens[piece] for piece in path]),
+                    np.concatenate([masks[piece] for piece in path]),
+                )
+            )
     return found
 
 
@@ -185,7 +183,8 @@ def cases(*, quick: bool) -> dict[str, Case]:
         "4 M, 8 x (512 + 128)": Case(SMALL, wide, goal=2.8),
         "4 M, unequal": Case(SMALL, partial(branches, 256, [16, 32, 48, 64, 96, 128, 192, 256])),
         "4 M, nested": Case(SMALL, partial(nested, 4, 64)),
-        "4 M, rollouts": Case(SMALL, partial(rollouts, 4)),
+        "4 M, quickstart": Case(SMALL, partial(rollouts, "quickstart"), repeats=4),
+        "4 M, quickstart, AEPO": Case(SMALL, partial(rollouts, "quickstart-aepo"), repeats=4),
     }
     return small if quick else small | {"49 M, 8 x (512 + 128)": Case(LARGE, wide, goal=3.3)}
 
