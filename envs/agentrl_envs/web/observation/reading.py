@@ -79,7 +79,7 @@ def read(text: str) -> Page:
     rest = text[goal.end() :] if goal else text
     header = dict[str, str]()
     nodes = list[Node]()
-    for line in rest.splitlines():
+    for line in rest.split("\n"):
         key, _, value = line.partition(": ")
         if key in ("url", "title") and key not in header and not nodes:
             header[key] = value

@@ -16,7 +16,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Eye(Protocol):
-    """A way into one page, past its own scripts."""
+    """A way into one page, past its own scripts.
+
+    `scripts.HOOK` has run in the page's own world before the page's scripts, and `scripts.OBSERVE`
+    in the isolated world. Where a document serves a new episode without being loaded again, the
+    environment runs `forget` first, and ids begin at 1.
+    """
 
     async def run(self, function: str, argument: Any = None) -> Any:
         """Call a function of `observe.js` by its name, in the isolated world it was loaded into.
@@ -65,6 +70,8 @@ class Wants:
 class View:
     """What was seen in one look."""
 
+    url: str
+    title: str
     text: str
     images: tuple[Image, ...] = ()
     nodes: tuple[Node, ...] = ()

@@ -1,0 +1,104 @@
+"""One look at a page: the texts and pictures an observation is made of."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.errors import EnvError
+from agentrl.message import Image
+from agentrl_envs.web.observation.marks import Box, mark
+from agentrl_envs.web.observation.node import Node
+from agentrl_envs.web.observation.view import Eye, Kind, View, Wants
+
+_SHARE_OF_DEADLINE = 0.5
+"""The scripts stop and count after so much of it; layout and transport get the rest."""
+
+
+async def look(eye: Eye, wants: Wants) -> View:
+    """Look at a page.
+
+    What a cap leaves out is counted in the text. Raises `EnvError` where the page does not answer
+    before the deadline.
+    """
+    try:
+        async with asyncio.timeout(wants.deadline_s):
+            return await _look(eye, wants)
+    except TimeoutError as error:
+        raise EnvError(
+            f"the page could not be looked at within {wants.deadline_s:g} s; it is busy or huge"
+        ) from error
+
+
+async def _look(eye: Eye, wants: Wants) -> View:
+    limits = _limits(wants)
+    seen = await eye.run("observe", limits)
+    nodes = tuple(_node(*fields) for fields in seen["nodes"])
+    texts = dict[Kind, tuple[str, bool]]()
+    if "axtree" in wants.kinds:
+        texts["axtree"] = capped([node.line for node in nodes], seen["left"], wants.max_characters)
+    if "text" in wants.kinds:
+        texts["text"] = capped(plain(nodes), seen["left"], wants.max_characters)
+    if "dom" in wants.kinds:
+        ids = [node.id for node in nodes if node.id is not None]
+        pruned = await eye.run("markup", {"wants": limits, "ids": ids})
+        texts["dom"] = capped(pruned["lines"], pruned["left"], wants.max_characters)
+    images = await _images(eye, wants, seen)
+    ordered = [(kind, *texts[kind]) for kind in wants.kinds if kind in texts]
+    headed = [text if len(ordered) == 1 else f"{kind}:\n{text}" for kind, text, _ in ordered]
+    return View(
+        url=seen["url"],
+        title=seen["title"],
+        text="\n\n".join(headed),
+        images=images,
+        nodes=nodes,
+        truncated=bool(seen["left"]) or any(cut for _, _, cut in ordered),
+    )
+
+
+def plain(nodes: Sequence[Node]) -> list[str]:
+    """Return the visible text, a line per piece."""
+    return [words for node in nodes if (words := node.name or node.value())]
+
+
+def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, bool]:
+    """Return lines as one text of at most so many characters, and whether something is missing.
+
+    `left` more were never looked at; the last line then says how many are missing in all.
+    """
+    kept, length = list[str](), 0
+    for line in lines:
+        length += len(line) + 1
+        if length > max_characters:
+            break
+        kept.append(line)
+    missing = len(lines) - len(kept) + left
+    if missing:
+        kept.append(f"... {missing} more elements")
+    return "\n".join(kept), missing > 0
+
+
+async def _images(eye: Eye, wants: Wants, seen: Mapping[str, Any]) -> tuple[Image, ...]:
+    pictured = [kind for kind in wants.kinds if kind in ("screenshot", "marks")]
+    if not pictured:
+        return ()
+    png = await eye.screenshot()
+    boxes: dict[int, Box] = {int(id_): tuple(box) for id_, box in seen["boxes"].items()}
+    width, height = seen["size"]
+    return tuple(
+        Image(png if kind == "screenshot" else mark(png, boxes, (width, height)))
+        for kind in pictured
+    )
+
+
+def _node(depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]) -> Node:
+    return Node(role=role, name=name, id=id_ or None, depth=depth, attributes=attributes)
+
+
+def _limits(wants: Wants) -> dict[str, Any]:
+    return {
+        "maxNodes": wants.max_nodes,
+        "maxText": wants.max_name_characters,
+        "deadlineMs": wants.deadline_s * 1000 * _SHARE_OF_DEADLINE,
+        "boxes": wants.boxes,
+        "marks": "marks" in wants.kinds,
+    }
