@@ -3,6 +3,7 @@
 - `reasoning/*`: a question and an answer (`agentrl_envs.reasoning`);
 - `code/*`: the same questions with a Python interpreter (`agentrl_envs.code`);
 - `programs/*`: a program to write, graded apart on hidden inputs (`agentrl_envs.programs`);
+- `retrieval/*`: questions that a corpus answers, with search tools (`agentrl_envs.retrieval`);
 - `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
 """
 
@@ -46,6 +47,16 @@ def register_envs() -> None:
         "recorded/Expert-v0",
         "agentrl_envs.recorded:RecordedEnv",
         description="recorded expert trajectories, patched where left; needs recordings=...",
+    )
+    register(
+        "retrieval/Wiki-v0",
+        "agentrl_envs.retrieval:WikiEnv",
+        description="questions of one to four facts about a made-up world, with search tools",
+    )
+    register(
+        "retrieval/Corpus-v0",
+        "agentrl_envs.retrieval:CorpusEnv",
+        description="your questions about your texts, with search tools; needs corpus, questions",
     )
     for family in PROGRAMS:
         register(

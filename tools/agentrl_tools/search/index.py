@@ -1,0 +1,79 @@
+"""Ranks the documents of a corpus for a query by BM25 (Robertson and Zaragoza 2009, Lucene's form).
+
+bm25s makes the index. It is made once per process for equal corpora.
+"""
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl_tools.search.corpus import Corpus, Document
+
+TITLE_WEIGHT = 3
+"""How often the title counts beside the text."""
+INDEXES_KEPT = 4
+
+_WORD = re.compile(r"\w+")
+_made: OrderedDict[str, "Index"] = OrderedDict()
+_making = Lock()
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as the index compares them."""
+    return _WORD.findall(text.casefold())
+
+
+class Index:
+    """The index of one corpus. Immutable; safe to share between threads."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        bm25s = _bm25s()
+        self._documents = corpus.documents
+        titles = [words(document.name) * TITLE_WEIGHT for document in corpus.documents]
+        texts = [words(document.text) for document in corpus.documents]
+        self._known = frozenset(word for text in (*titles, *texts) for word in text)
+        self._ranking = bm25s.BM25()
+        both = [title + text for title, text in zip(titles, texts, strict=True)]
+        self._ranking.index(both, show_progress=False)
+
+    def best(self, query: str, count: int) -> Sequence[Document]:
+        """Return at most `count` documents that have a word of the query, best first.
+
+        Documents of equal score come in the order of the corpus.
+        """
+        import numpy as np
+
+        asked = [word for word in words(query) if word in self._known]
+        if not asked:
+            return ()
+        scores = self._ranking.get_scores(asked)
+        order = np.argsort(-scores, kind="stable")[:count]
+        return [self._documents[place] for place in order.tolist() if scores[place] > 0]
+
+
+def index_of(corpus: Corpus) -> Index:
+    """Return the index of a corpus; the latest few of a process are kept."""
+    with _making:
+        index = _made.get(corpus.digest)
+        if index is None:
+            index = _made[corpus.digest] = Index(corpus)
+        _made.move_to_end(corpus.digest)
+        while len(_made) > INDEXES_KEPT:
+            _made.popitem(last=False)
+        return index
+
+
+def _bm25s() -> Any:
+    try:
+        import bm25s
+    except ImportError as error:
+        raise ConfigError(
+            "searching needs the package bm25s; pip install 'agentrl[web]'"
+        ) from error
+    # It reports every index it makes at the level of debugging, to a handler of its own.
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s

@@ -1,0 +1,67 @@
+"""What is shown of a document: pages, and the passage that a query is about."""
+
+import re
+from collections.abc import Sequence
+
+from agentrl_tools.search.index import words
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text; a line break ends one too."""
+    return [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
+
+
+def snippet(text: str, query: str, *, words_max: int) -> str:
+    """Return the sentence that has most of the query's words, the first of equals, cut to size."""
+    asked = set(words(query))
+    found = max(sentences(text), key=lambda sentence: len(asked & set(words(sentence))))
+    return cut(found, words_max=words_max)
+
+
+def cut(text: str, *, words_max: int) -> str:
+    """Return the first words of a text, and an ellipsis where some are left out."""
+    parts = text.split()
+    if len(parts) <= words_max:
+        return " ".join(parts)
+    return " ".join(parts[:words_max]) + " ..."
+
+
+def pages(text: str, *, words_max: int) -> list[str]:
+    """Return a text in pages of at most `words_max` words, cut between lines where it can be.
+
+    Joined again they have every word of the text in order.
+    """
+    found: list[str] = []
+    page: list[str] = []
+    length = 0
+    for line in _short_lines(text, words_max):
+        count = len(line.split())
+        if page and length + count > words_max:
+            found.append("\n".join(page).strip())
+            page, length = [], 0
+        page.append(line)
+        length += count
+    if page:
+        found.append("\n".join(page).strip())
+    return [page for page in found if page] or [""]
+
+
+def _short_lines(text: str, words_max: int) -> list[str]:
+    lines: list[str] = []
+    for line in text.splitlines():
+        parts = line.split()
+        if len(parts) <= words_max:
+            lines.append(line)
+            continue
+        lines += [
+            " ".join(parts[start : start + words_max]) for start in range(0, len(parts), words_max)
+        ]
+    return lines
+
+
+def places(text: str, wanted: str) -> Sequence[str]:
+    """Return the sentences that have `wanted` in them, whatever its case and white space."""
+    needle = " ".join(wanted.casefold().split())
+    return [s for s in sentences(text) if needle in " ".join(s.casefold().split())]

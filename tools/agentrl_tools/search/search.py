@@ -1,0 +1,116 @@
+"""The tools of a reader: search a corpus, open a document, find a text in it."""
+
+from difflib import get_close_matches
+from typing import Self
+
+from agentrl.errors import ConfigError, ToolError
+from agentrl.tool import tool
+from agentrl_tools.search.corpus import Corpus, Document
+from agentrl_tools.search.index import index_of
+from agentrl_tools.search.passage import cut, pages, places, snippet
+
+QUERY_CHARS_MAX = 1_000
+FOUND_MAX = 10
+
+
+class Search:
+    """Three tools over one corpus. Nothing an agent does changes anything: a fork is free.
+
+    Offer the class through `functools.partial(Search, corpus, ...)`.
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, results: int = 5, snippet_words: int = 40, page_words: int = 300
+    ) -> None:
+        """Set what is shown.
+
+        Args:
+            corpus: What is searched.
+            results: Documents a search shows, at most.
+            snippet_words: Words shown of each.
+            page_words: Words of a page of a document that is opened.
+        """
+        given = {"results": results, "snippet_words": snippet_words, "page_words": page_words}
+        for name, value in given.items():
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        self._corpus = corpus
+        self._results = results
+        self._snippet_words = snippet_words
+        self._page_words = page_words
+
+    async def fork(self) -> Self:
+        """Return the same tools: they have no state."""
+        return self
+
+    @tool
+    def search(self, query: str) -> str:
+        """Search the documents. Returns the best ones, each with a passage.
+
+        Args:
+            query: Words to look for.
+        """
+        query = _checked("query", query)
+        found = index_of(self._corpus).best(query, self._results)
+        if not found:
+            return f"Nothing has a word of {query!r} in it."
+        return "\n".join(self._line(document, query) for document in found)
+
+    @tool
+    def open(self, document: str, page: int = 1) -> str:
+        """Read a document, a page at a time.
+
+        Args:
+            document: Its name, as a search shows it in brackets.
+            page: The page, counted from 1.
+        """
+        found = self._document(document)
+        held = pages(found.text, words_max=self._page_words)
+        if not 1 <= page <= len(held):
+            raise ToolError(f"page={page}, and [{found.id}] has pages 1 to {len(held)}")
+        more = f" (page {page} of {len(held)})" if len(held) > 1 else ""
+        return f"{_label(found)}{more}\n{held[page - 1]}"
+
+    @tool
+    def find(self, document: str, text: str) -> str:
+        """Find a text in a document. Returns the sentences that have it in them.
+
+        Args:
+            document: Its name, as a search shows it in brackets.
+            text: What to find.
+        """
+        found = self._document(document)
+        held = places(found.text, _checked("text", text))
+        if not held:
+            return f"[{found.id}] does not have {text!r} in it."
+        shown = [cut(sentence, words_max=self._page_words) for sentence in held[:FOUND_MAX]]
+        more = len(held) - len(shown)
+        return "\n".join([*shown, f"(and {more} more)"] if more else shown)
+
+    def _line(self, document: Document, query: str) -> str:
+        passage = snippet(document.text, query, words_max=self._snippet_words)
+        return f"{_label(document)} {passage}"
+
+    def _document(self, name: str) -> Document:
+        name = name.strip().removeprefix("[").removesuffix("]")
+        found = self._corpus.get(name)
+        if found is None:
+            near = get_close_matches(name, self._corpus.names, n=1) if len(name) < 200 else []
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ToolError(f"there is no document {cut(name, words_max=20)!r}.{hint}")
+        return found
+
+
+def _label(document: Document) -> str:
+    title = f" {document.title}:" if document.title not in ("", document.id) else ""
+    return f"[{document.id}]{title}"
+
+
+def _checked(name: str, text: str) -> str:
+    if not text.strip():
+        raise ToolError(f"the {name} is empty; give a few words")
+    if len(text) > QUERY_CHARS_MAX:
+        raise ToolError(
+            f"the {name} has {len(text)} characters, and {QUERY_CHARS_MAX} is the most it may have"
+        )
+    return text
