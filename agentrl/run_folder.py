@@ -8,6 +8,7 @@ runs/NAME/
   policy/            the first policy, a Hugging Face folder
   checkpoints/       weights, optimiser and samplers
   store/             every turn that was played, see docs/durability.md
+  credit/            what each step made of each token, see credit.py
   lock               held while a process works here
 """
 
@@ -37,6 +38,7 @@ MAY_CHANGE = (
     "run.keep_checkpoints",
     "store.",
     "metrics.",
+    "view.",
     "evaluate.",
 )
 """Keys a resumed run may change: how long it is, where it lies, and what is written about it."""

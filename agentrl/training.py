@@ -36,6 +36,7 @@ from agentrl import branching, wiring
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
+from agentrl.credit import CreditLog
 from agentrl.env import Env
 from agentrl.errors import ConfigError
 from agentrl.evaluation.heldout import Evaluation
@@ -203,6 +204,7 @@ async def _train(
                     trainer=trainer,
                     checkpoints=checkpoints,
                     record=record,
+                    credit=wiring.credit_log(config, folder),
                     curation=curation,
                     drafts=drafts,
                     position=sampler.position,
@@ -254,6 +256,8 @@ class _Loop:
     trainer: "Trainer"
     checkpoints: "Checkpoints"
     record: RunStore | None
+    credit: CreditLog | None
+    """None keeps nothing of what steps make of tokens."""
     curation: GatedCuration | None
     drafts: DraftedPlay | None
     position: int
@@ -261,6 +265,8 @@ class _Loop:
 
     async def run(self, writer: MetricsWriter) -> RunResult:
         """Evaluate, train and evaluate again."""
+        if self.credit is not None:
+            self.credit.truncate_after(self.trainer.version)
         before = self.summary.get("before") or await self._evaluate("before")
         try:
             with self._phase("train", self.schedule.steps) as phase:
@@ -321,6 +327,7 @@ class _Loop:
     async def _learn(self, batch: Batch, curated: Curated) -> dict[str, float]:
         """Train, and record what was trained, also when the run is stopped meanwhile."""
         before = self.trainer.version
+        self.trainer.keeps_credit = self.credit is not None
         try:
             return await in_thread_to_the_end(
                 self.trainer.step, curated.trees, batch.trainable, curated.weights
@@ -328,6 +335,9 @@ class _Loop:
         finally:
             if self.record is not None and self.trainer.version > before:
                 numbers = [group.state.number for group in batch.groups]
+                if self.credit is not None:
+                    ids = [self.record.recorder.stored(number) for number in numbers]
+                    self.credit.write(self.trainer.version, self.trainer.credits, groups=ids)
                 self.record.recorder.trained(numbers, step=self.trainer.version)
 
     def _save(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.run import RunConfig, SandboxSection
+from agentrl.credit import CreditLog
 from agentrl.env import Env
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.policy import PolicyEngine, Sampling
@@ -346,6 +347,13 @@ def run_store(
         resume=resume,
         damaged="cut" if cut_damaged else "refuse",
     )
+
+
+def credit_log(config: RunConfig, folder: RunFolder) -> CreditLog | None:
+    """Return where it is kept what steps make of tokens, or None for nowhere."""
+    if config.store is None or not config.view.record:
+        return None
+    return CreditLog(folder.path, limit_bytes=config.view.record_bytes)
 
 
 def chat_format(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> "ChatFormat":

@@ -12,6 +12,7 @@ from agentrl.config.drafts import DraftsSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
 from agentrl.config.store import StoreSection
+from agentrl.config.view import ViewSection
 from agentrl.errors import FailureKind
 
 
@@ -318,3 +319,4 @@ class RunConfig(Section):
     store: StoreSection | None = StoreSection()
     """None records nothing, and a run that is killed loses what came after its last checkpoint."""
     metrics: MetricsSection = MetricsSection()
+    view: ViewSection = ViewSection()

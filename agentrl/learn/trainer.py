@@ -1,6 +1,7 @@
 """Step 8 of the flow: a batch of trees becomes new weights, and the version goes up by one."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
+from agentrl.credit import TokenCredit
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import Counts
@@ -32,6 +34,7 @@ from agentrl.learn.selection import Moment
 from agentrl.learn.shaping import shaped
 from agentrl.learn.swap import swapped
 from agentrl.learn.tally import Tally
+from agentrl.learn.taught import Taught
 from agentrl.learn.update import PolicyGradient
 from agentrl.seeds import derive
 from agentrl.trajectory import Tree
@@ -69,6 +72,10 @@ class Trainer:
         """The average of the weights, if the config asks for one."""
         if config.ema is not None:
             self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
+        self.keeps_credit = False
+        """Whether a step leaves behind what it made of each token."""
+        self.credits: Sequence[TokenCredit] = ()
+        """Of the latest step; `owner` is the tree's place in the batch."""
         self._seed = seed
         self._steps = steps or 0
         self._methods = Methods.of(config)
@@ -130,12 +137,14 @@ class Trainer:
         if self._methods.selections:
             metrics |= selection_metrics(credited, rows)
         tally = Tally()
+        taught = Taught(trees, raw, credited) if self.keeps_credit else None
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
         rows = self.anchor.of_batch(rows, version=self.version)
         for part, is_first in self._parts(rows):
-            self._update(part, tally, measure_gap=is_first)
+            self._update(part, tally, taught, measure_gap=is_first)
+        self.credits = () if taught is None else taught.credits()
         self.version += 1
         metrics |= gap_metrics(tally)
         metrics |= self.anchor.stepped(active_fraction=metrics["ratio/active_fraction"])
@@ -207,7 +216,9 @@ class Trainer:
             for index, part in enumerate(parts):
                 yield [rows[i] for i in part], epoch == index == 0
 
-    def _update(self, rows: Sequence[Row], tally: Tally, *, measure_gap: bool) -> None:
+    def _update(
+        self, rows: Sequence[Row], tally: Tally, taught: Taught | None, *, measure_gap: bool
+    ) -> None:
         rows = self.anchor.of_update(rows)
         counts = Counts.of(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
@@ -219,9 +230,8 @@ class Trainer:
         self.optimizer.zero_grad()
         for chosen in (live, idle):
             for indices in self._layout.plan(chosen):
-                batch = micro_batch(
-                    [chosen[i] for i in indices], layout=self._layout, device=self.model.device
-                )
+                part = [chosen[i] for i in indices]
+                batch = micro_batch(part, layout=self._layout, device=self.model.device)
                 with torch.set_grad_enabled(chosen is live), watching(self.critic) as seen:
                     loss = self._gradient.loss(
                         batch,
@@ -230,12 +240,13 @@ class Trainer:
                         counts=counts,
                         tally=tally,
                         measure_gap=measure_gap,
+                        look=None if taught is None else partial(taught.look, part),
                     )
                 if chosen is live:
-                    taught = 0.0
+                    value_loss = 0.0
                     if self.critic is not None:
-                        taught = self.critic.loss(seen[0], batch, counts=counts, tally=tally)
-                    (loss + taught).backward()
+                        value_loss = self.critic.loss(seen[0], batch, counts=counts, tally=tally)
+                    (loss + value_loss).backward()
                 total += loss.detach()
         if measure_gap:
             self._gap_alarm.look(tally)

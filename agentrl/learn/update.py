@@ -1,6 +1,6 @@
 """The loss of an optimiser step: correction x weight x clipped loss, aggregated; what was seen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -106,12 +106,14 @@ class PolicyGradient:
         counts: Counts,
         tally: Tally,
         measure_gap: bool,
+        look: Callable[[Tensor, Tensor], None] | None = None,
     ) -> Float[Tensor, ""]:
         """Return this micro-batch's share of the loss of its optimiser step.
 
         Without proximal log-probs in the batch the current policy stands for the one at batch
         start, detached. `measure_gap` says that it is that one, so that it may be compared with the
-        engine even where nothing else stands for it.
+        engine even where nothing else stands for it. `look` is shown, `rows` x `width`, the
+        log-ratios of the current policy to the one that sampled, and the entropies.
         """
         scores = score(
             self._model,
@@ -122,6 +124,9 @@ class PolicyGradient:
             entropy_gradient=self._regularisers.entropy_bonus > 0,
         )
         seen = self._compared(batch, scores.logprobs, version=version)
+        if look is not None:
+            current = scores.logprobs.detach()
+            look(log_ratio(current, seen.tokens.behaviour, batch.mask), scores.entropies)
         weights = step.correction(seen.mismatch)
         tokens = step.loss(seen.tokens)
         losses = weights.applied * tokens.losses

@@ -208,6 +208,10 @@ class StoreRecorder:
         self.store.group_complete(id)
         self._complete.add(group)
 
+    def stored(self, group: int) -> int:
+        """Return the store's id of a group that is not trained yet."""
+        return self._ids[group]
+
     def trained(self, groups: list[int], *, step: int) -> None:
         """Record that the optimiser has used these groups, in the step that ended as `step`."""
         self.store.trained([self._ids[group] for group in groups], step=step)
