@@ -1,0 +1,113 @@
+"""The tasks of MiniWoB++: families of small pages, a problem per seed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import Final
+
+from agentrl.env import Action
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.seeds import derive
+from agentrl.task import Split, Task
+from agentrl_envs.families import MINIWOB
+from agentrl_envs.web.miniwob.world import MiniWobWorld
+
+SEED_RANGES: Final[Mapping[Split, range]] = {
+    "train": range(2**30),
+    "heldout": range(2**30, 2**31),
+}
+"""Where the seeds of a split's problems lie."""
+_LONGEST_STREAM = 2**24
+
+
+class MiniWobPack:
+    """Problems of some families, in turn.
+
+    The splits have different seeds; families in `heldout_families` are in the held-out split alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        families: str | Sequence[str],
+        heldout_families: str | Sequence[str] = (),
+        size: int | None = None,
+        partial_credit: bool = False,
+    ) -> None:
+        """Choose problems.
+
+        Args:
+            families: A family, several, or `all`.
+            heldout_families: Families of which only the held-out split has problems.
+            size: At most so many tasks per split; None sets no end.
+            partial_credit: Pay what the page pays between 0 and 1; otherwise only its full reward
+                counts, as 1.
+        """
+        heldout = _known(heldout_families) if heldout_families else ()
+        both = _known(families)
+        if size is not None and size < 1:
+            raise ConfigError(f"size must be at least 1 task per split, got {size}; leave it out")
+        train = tuple(family for family in both if family not in heldout)
+        if not train:
+            raise ConfigError(
+                f"all of families={list(both)} are in heldout_families, which leaves nothing to "
+                "train on; leave one out of there"
+            )
+        self._families: Mapping[Split, Sequence[str]] = {
+            "train": train,
+            "heldout": tuple(dict.fromkeys((*both, *heldout))),
+        }
+        self._size = size
+        self._partial_credit = partial_credit
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """Yield tasks, one of each family in turn."""
+        return islice(self._stream(split, seed), self._size)
+
+    def _stream(self, split: Split, seed: int) -> Iterator[Task]:
+        seeds = SEED_RANGES[split]
+        families = self._families[split]
+        last = len(seeds) - _LONGEST_STREAM
+        starts = [derive("miniwob", family, split, seed) % last for family in families]
+        for number in range(_LONGEST_STREAM):
+            for family, start in zip(families, starts, strict=True):
+                yield task_of(family, seeds[start + number], split=split)
+
+    def world(self, task: Task) -> MiniWobWorld:
+        """Return the page of a task."""
+        return MiniWobWorld(
+            task.data["family"], task.data["seed"], partial_credit=self._partial_credit
+        )
+
+    def gold(self, task: Task, seen: Sequence[Message]) -> Action:
+        """Return the next action of the family's player; `KeyError` where there is none."""
+        raise KeyError(task.data["family"])
+
+
+def task_of(family: str, seed: int, *, split: Split = "train") -> Task:
+    """Return a problem by name: a family, and the seed of its page."""
+    return Task(
+        prompt=f"MiniWoB++ {family}, seed {seed}",
+        id=f"{family}-{seed}",
+        split=split,
+        seed=seed,
+        data={"family": family, "seed": seed},
+        tags=(family,),
+    )
+
+
+def _known(families: str | Sequence[str]) -> tuple[str, ...]:
+    if families == "all":
+        return MINIWOB
+    names = [families] if isinstance(families, str) else list(families)
+    if not names:
+        raise ConfigError(f"families names no family; name some of {', '.join(MINIWOB)}, or all")
+    for name in names:
+        if name not in MINIWOB:
+            near = get_close_matches(str(name), MINIWOB, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"MiniWoB++ has no family {name!r}.{hint} The families are {', '.join(MINIWOB)}"
+            )
+    return tuple(dict.fromkeys(names))

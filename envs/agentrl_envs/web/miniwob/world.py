@@ -1,0 +1,68 @@
+"""One episode on a page of MiniWoB++: the page makes the problem and knows when it is solved."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from agentrl.errors import EnvError
+from agentrl_envs.web.miniwob import pages
+from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
+
+_BEGIN = pages.script("begin.js")
+_JUDGE = pages.script("judge.js")
+
+RELOADED = frozenset[str]()
+"""Families whose page must be loaded for every episode."""
+
+
+class MiniWobWorld:
+    """A page of a family under a seed.
+
+    The reward is the page's own, without its decay over time: 1 for the full reward of the page,
+    and nothing for less unless `partial_credit` pays what lies between 0 and 1. The page's clock of
+    the episode does not run out.
+    """
+
+    def __init__(self, family: str, seed: int, *, partial_credit: bool = False) -> None:
+        """Acquire nothing."""
+        self.start_url = pages.url_of(family)
+        self.origins: tuple[str, ...] = (pages.ORIGIN,)
+        self.reusable = family not in RELOADED
+        self._seed = seed
+        self._partial_credit = partial_credit
+
+    async def answer(self, request: WebRequest) -> WebResponse | None:
+        """Answer with a file of the package."""
+        return pages.answer(request)
+
+    async def begin(self, page: LivePage) -> str:
+        """Make the problem of the seed; return the instruction."""
+        goal = await page.evaluate(_BEGIN, self._seed)
+        if not isinstance(goal, str) or not goal:
+            raise EnvError(f"{self.start_url} with seed {self._seed} gave no instruction: {goal!r}")
+        return goal
+
+    async def judge(self, page: LivePage, said: str | None) -> Verdict:
+        """Read the page's verdict; an answer in words ends the episode and is worth nothing."""
+        state: Mapping[str, Any] | None = await page.evaluate(_JUDGE)
+        if state is None or not state["done"]:
+            return Verdict(reward=0.0, done=said is not None)
+        raw = float(state["raw"])
+        return Verdict(
+            reward=paid(raw, partial_credit=self._partial_credit),
+            done=True,
+            info={"raw_reward": raw, "reason": state["reason"]},
+        )
+
+    def copy(self) -> Self | None:
+        """Return None: the state is in the page."""
+        return None
+
+    async def close(self) -> None:
+        """Release nothing."""
+
+
+def paid(raw: float, *, partial_credit: bool) -> float:
+    """Return the reward for a page's raw one, which lies between -1 and 1."""
+    if partial_credit:
+        return min(max(raw, 0.0), 1.0)
+    return float(raw >= 1)
