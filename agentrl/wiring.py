@@ -126,6 +126,7 @@ def evaluation(config: RunConfig, tasks: Sequence[Task]) -> Evaluation:
         k=section.k,
         threshold=section.threshold,
         confidence=section.confidence,
+        interval=section.interval,
         sampling=Sampling(temperature=section.temperature),
         seed=derive(config.run.seed, "evaluation"),
     )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
 from agentrl.evaluation.student import two_sided_t
+from benchmarks.intervals import covered, wilson
 
 CONFIDENCE = 0.95
 
@@ -167,37 +168,11 @@ def test_copies_of_every_trajectory_add_nothing(data: tuple[Sequence[float], int
     assert ends(copied) == pytest.approx(ends(once), abs=1e-9)
 
 
-def covered(
-    rng: np.random.Generator, *, tasks: int, samples: int, rate: float, agreement: float, runs: int
-) -> float:
-    """Return how often the interval holds `rate`, over `runs` simulated evaluations.
-
-    A task's own pass rate is drawn from a beta distribution, so that two samples of a task
-    correlate by `agreement`: 0 makes all tasks alike, 1 makes every task all or nothing.
-    """
-    if agreement == 0:
-        own = np.full((runs, tasks), rate)
-    elif agreement == 1:
-        own = (rng.random((runs, tasks)) < rate).astype(float)
-    else:
-        spread = 1 / agreement - 1
-        own = rng.beta(rate * spread, (1 - rate) * spread, size=(runs, tasks))
-    passes = rng.binomial(samples, own)
-    trials = [samples] * tasks
-    # An interval depends on how many tasks have each count, so equal ones are computed once.
-    profiles, times = np.unique(np.sort(passes, axis=1), axis=0, return_counts=True)
-    hits = 0
-    for profile, count in zip(profiles.tolist(), times.tolist(), strict=True):
-        estimate = rate_estimate([c / samples for c in profile], trials=trials)
-        hits += count * (estimate.low <= rate <= estimate.high)
-    return hits / runs
-
-
 @pytest.mark.parametrize("rate", [0.01, 0.03, 0.3, 0.5, 0.9, 0.97])
 def test_95_percent_cover_95_percent_of_200_tasks_with_one_sample(rate: float) -> None:
     """The quickstart's case. Student's interval covers 86 % at a rate of 0.01."""
     rng = np.random.default_rng(1)
-    share = covered(rng, tasks=200, samples=1, rate=rate, agreement=0, runs=10_000)
+    share = covered(wilson, rng, tasks=200, samples=1, rate=rate, agreement=0, runs=10_000)
     assert 0.93 <= share <= 0.97
 
 
@@ -208,5 +183,5 @@ def test_95_percent_cover_95_percent_of_200_tasks_with_four_samples(
 ) -> None:
     """A Wilson interval over the 800 trajectories covers 67 % at an agreement of 1."""
     rng = np.random.default_rng(2)
-    share = covered(rng, tasks=200, samples=4, rate=rate, agreement=agreement, runs=1_000)
+    share = covered(wilson, rng, tasks=200, samples=4, rate=rate, agreement=agreement, runs=1_000)
     assert 0.93 <= share <= 0.97

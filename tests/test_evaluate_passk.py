@@ -1,6 +1,7 @@
-"""pass@k: golden numbers, unbiasedness, and what it refuses.
+"""pass@k and pass^k: golden numbers, unbiasedness, and what they refuse.
 
-Seen caught: the plug-in estimate, c and n - c swapped, k - 1 for k, the complement forgotten.
+Seen caught: the plug-in estimate, c and n - c swapped, k - 1 for k, the complement forgotten; of
+pass^k the plug-in, n - c for c, one factor too many.
 """
 
 import math
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.passk import pass_at_k
+from agentrl.evaluation.passk import all_pass_k, pass_at_k
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,43 @@ def test_is_unbiased(samples: int, chance: float, data: st.DataObject) -> None:
     assert expected == pytest.approx(1 - (1 - chance) ** k, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("passed", "samples", "k", "want"),
+    [
+        (1, 2, 1, 0.5),
+        (1, 2, 2, 0.0),
+        (3, 10, 2, 1 / 15),  # C(3, 2) / C(10, 2) = 3 / 45
+        (7, 10, 3, 7 / 24),  # C(7, 3) / C(10, 3) = 35 / 120
+        (2, 10, 3, 0.0),
+        (10, 10, 10, 1.0),
+        (0, 4, 1, 0.0),
+    ],
+)
+def test_all_pass_golden(passed: int, samples: int, k: int, want: float) -> None:
+    assert all_pass_k(passed, samples=samples, k=k) == pytest.approx(want, abs=1e-15)
+
+
+@given(st.integers(1, 30), st.floats(0, 1), st.data())
+def test_all_pass_is_unbiased(samples: int, chance: float, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, samples))
+    expected = sum(
+        math.comb(samples, c)
+        * chance**c
+        * (1 - chance) ** (samples - c)
+        * all_pass_k(c, samples=samples, k=k)
+        for c in range(samples + 1)
+    )
+    assert expected == pytest.approx(chance**k, abs=1e-9)
+
+
+@given(st.integers(1, 30), st.data())
+def test_all_pass_mirrors_at_least_one(samples: int, data: st.DataObject) -> None:
+    """All k pass exactly where none of them fails: pass@k of the failures, turned round."""
+    passed, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
+    failing = pass_at_k(samples - passed, samples=samples, k=k)
+    assert all_pass_k(passed, samples=samples, k=k) == pytest.approx(1 - failing, abs=1e-12)
+
+
 def test_large_counts_stay_finite_and_exact() -> None:
     want = 1 - Fraction(math.comb(99_999, 5_000), math.comb(100_000, 5_000))
     assert pass_at_k(1, samples=100_000, k=5_000) == pytest.approx(float(want), rel=1e-9)
@@ -64,6 +102,8 @@ def test_large_counts_stay_finite_and_exact() -> None:
 def test_k_outside_the_samples_is_a_config_error(k: int) -> None:
     with pytest.raises(ConfigError, match=rf"pass@{k} of 2 samples.*evaluate\.samples_per_task"):
         pass_at_k(1, samples=2, k=k)
+    with pytest.raises(ConfigError, match=rf"pass@{k} of 2 samples"):
+        all_pass_k(1, samples=2, k=k)
 
 
 @pytest.mark.parametrize("passed", [-1, 3])

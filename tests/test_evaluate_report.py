@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
+from agentrl.evaluation.bootstrap import bootstrap_estimate
 from agentrl.evaluation.interval import mean_estimate, rate_estimate
 from agentrl.evaluation.report import HEADINGS, Report
 from agentrl.task import Task
@@ -67,6 +68,7 @@ def test_golden() -> None:
     report = Report.of([*play("a", [1, 1]), *play("b", [0, 1]), *play("c", [0, 0])], k=(2,))
     assert report.overall.pass_at[1] == rate_estimate([1, 0.5, 0], trials=[2, 2, 2])
     assert report.overall.pass_at[2] == rate_estimate([1, 1, 0], trials=[1, 1, 1])
+    assert report.overall.all_pass == {2: rate_estimate([1, 0, 0], trials=[1, 1, 1])}
     assert report.overall.pass_at[1].mean == pytest.approx(1 / 2)
     assert report.overall.pass_at[2].mean == pytest.approx(2 / 3)
     assert report.overall.reward == report.overall.pass_at[1]
@@ -133,6 +135,19 @@ def test_rewards_that_are_no_passes_get_the_interval_that_fits_them() -> None:
     assert above.overall.reward == mean_estimate([0.5, 2])
 
 
+def test_bootstrap_intervals_are_of_one_value_per_task() -> None:
+    """And Wilson's where every task agrees, since the bootstrap would claim to know for sure."""
+    trajectories = [*play("a", [1, 1]), *play("b", [0, 1]), *play("c", [0, 0])]
+    report = Report.of(trajectories, k=(2,), interval="bootstrap", confidence=0.9)
+    assert report.overall.pass_at[1] == bootstrap_estimate([1, 0.5, 0], confidence=0.9)
+    assert report.overall.all_pass[2] == bootstrap_estimate([1, 0, 0], confidence=0.9)
+    agreed = Report.of([*play("a", [1]), *play("b", [1])], interval="bootstrap")
+    assert agreed.overall.pass_at[1] == rate_estimate([1, 1], trials=[1, 1])
+    other = Report.of([*play("a", [-1]), *play("b", [2])], interval="bootstrap")
+    assert other.overall.reward == bootstrap_estimate([-1, 2])
+    assert other.to_json()["interval"] == "bootstrap"
+
+
 def test_costs_are_means_over_trajectories_with_a_reward() -> None:
     short, long = play("a", [1], turns=1, tool_calls=0), play("b", [0], turns=4, tool_calls=3)
     broken = play("c", [BROKEN], turns=9, tool_calls=9)
@@ -164,6 +179,7 @@ def test_the_summary_is_what_people_quote() -> None:
         "ci95": [one.low, one.high],
         "n": 4,
         "pass@2": 1.0,
+        "pass^2": 0.75,
         "reward": 0.875,
         "failed": 0,
     }

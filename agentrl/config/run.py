@@ -9,6 +9,7 @@ from agentrl.config.branching import BranchingSection
 from agentrl.config.caps import ScheduleSection
 from agentrl.config.curation import CurationSection
 from agentrl.config.drafts import DraftsSection
+from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
 from agentrl.config.store import StoreSection
@@ -212,25 +213,6 @@ class WarmstartSection(Section):
     """AdamW's decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
     """A longer gradient is shortened to this."""
-
-
-class EvaluateSection(Section):
-    """Evaluation on held-out tasks."""
-
-    tasks: PositiveInt = 200
-    """Held-out tasks."""
-    samples_per_task: PositiveInt = 1
-    """Trajectories per held-out task."""
-    k: tuple[PositiveInt, ...] = (1,)
-    """pass@k for each k; no k may exceed `samples_per_task`."""
-    threshold: float = 1.0
-    """A trajectory passes when its reward is at least this."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Of the evaluated policy; 0 is greedy."""
-    every: int = Field(default=0, ge=0)
-    """Steps between evaluations during training; 0 evaluates before and after only."""
-    confidence: float = Field(default=0.95, gt=0, lt=1)
-    """Of every interval."""
 
 
 class LimitsSection(Section):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentrl.evaluation.report import Report
+from agentrl.evaluation.scores import Interval
 from agentrl.policy import Sampling
 from agentrl.progress import Progress
 from agentrl.task import Task
@@ -23,6 +24,7 @@ class Evaluation:
     threshold: float
     """A trajectory passes when its reward is at least this."""
     confidence: float
+    interval: Interval = "wilson"
     sampling: Sampling
     seed: int
 
@@ -53,4 +55,5 @@ class Evaluation:
             k=self.k,
             threshold=self.threshold,
             confidence=self.confidence,
+            interval=self.interval,
         )

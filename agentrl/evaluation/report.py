@@ -8,7 +8,7 @@ from typing import Any, Self
 from agentrl.errors import ConfigError
 from agentrl.evaluation.interval import Estimate
 from agentrl.evaluation.passk import pass_at_k
-from agentrl.evaluation.scores import Rules, Scores, score
+from agentrl.evaluation.scores import Interval, Rules, Scores, score
 from agentrl.trajectory import Trajectory
 
 HEADINGS = ("figure", "value", "interval", "tasks")
@@ -32,6 +32,7 @@ class Report:
         k: Sequence[int] = (1,),
         threshold: float = 1.0,
         confidence: float = 0.95,
+        interval: Interval = "wilson",
     ) -> Self:
         """Make the report of `trajectories`; pass@1 is always in it.
 
@@ -40,7 +41,9 @@ class Report:
         groups = _by_task(trajectories)
         if not groups:
             raise ConfigError("no trajectories, no report; give the evaluation at least one task")
-        rules = Rules(k=tuple(sorted({1, *k})), threshold=threshold, confidence=confidence)
+        rules = Rules(
+            k=tuple(sorted({1, *k})), threshold=threshold, confidence=confidence, interval=interval
+        )
         samples = max(map(len, groups))
         for number in rules.k:
             pass_at_k(0, samples=samples, k=number)
@@ -58,7 +61,8 @@ class Report:
         """Return the few figures people quote, as JSON.
 
         `pass@1` with its interval (`ci95` for a confidence of 0.95) and the number of tasks `n` it
-        rests on; then every other pass@k, the mean reward and the number of failed trajectories.
+        rests on; then every other pass@k, every pass^k, the mean reward and the number of failed
+        trajectories.
         A figure nobody knows, because every trajectory failed, is null.
         """
         one = self.overall.pass_at.get(1)
@@ -68,6 +72,7 @@ class Report:
             f"ci{100 * self.rules.confidence:g}": None if one is None else [one.low, one.high],
             "n": 0 if one is None else one.tasks,
             **{f"pass@{k}": e.mean for k, e in self.overall.pass_at.items() if k > 1},
+            **{f"pass^{k}": e.mean for k, e in self.overall.all_pass.items()},
             "reward": None if reward is None else reward.mean,
             "failed": self.overall.failed,
         }
@@ -83,6 +88,7 @@ class Report:
         return {
             "threshold": self.rules.threshold,
             "confidence": self.rules.confidence,
+            "interval": self.rules.interval,
             **self.overall.to_json(),
             "tags": {tag: scores.to_json() for tag, scores in self.tags.items()},
         }

@@ -1,16 +1,20 @@
-"""The figures of one set of trajectories: pass@k, mean reward, how they ended, what they cost."""
+"""The figures of one set of trajectories: passes, mean reward, how they ended, what they cost."""
 
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
+from agentrl.evaluation.bootstrap import bootstrap_estimate
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
-from agentrl.evaluation.passk import pass_at_k
+from agentrl.evaluation.passk import all_pass_k, pass_at_k
 from agentrl.rollout.figures import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
+
+Interval = Literal["wilson", "bootstrap"]
+"""How intervals are made; see docs/evaluation.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class Rules:
     threshold: float
     """A trajectory passes when its reward is at least this."""
     confidence: float
+    interval: Interval = "wilson"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,8 @@ class Scores:
     """How many trajectories ended how: `finished`, `truncated_turns`, `failed_tool`, ..."""
     pass_at: Mapping[int, Estimate]
     """pass@k by k; a k that no task has enough rewards for is missing."""
+    all_pass: Mapping[int, Estimate]
+    """pass^k by k > 1; for k = 1 it is pass@1."""
     reward: Estimate | None
     """None when no trajectory has a reward; so are the means below."""
     turns: float | None
@@ -69,6 +76,7 @@ class Scores:
     def estimates(self) -> dict[str, Estimate]:
         """Return what has an interval, by name."""
         named = {f"pass@{k}": estimate for k, estimate in self.pass_at.items()}
+        named |= {f"pass^{k}": estimate for k, estimate in self.all_pass.items()}
         return named if self.reward is None else named | {"reward": self.reward}
 
     def to_json(self) -> dict[str, Any]:
@@ -89,13 +97,15 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
     every = [trajectory for group in groups for trajectory in group]
     scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
     rewards = [own for own in map(_rewards, groups) if own]
-    pass_at = {k: _pass_at(k, rewards, rules) for k in rules.k}
+    pass_at = {k: _pass_at(k, rewards, rules, pass_at_k) for k in rules.k}
+    all_pass = {k: _pass_at(k, rewards, rules, all_pass_k) for k in rules.k if k > 1}
     return Scores(
         tasks=len(groups),
         trajectories=len(every),
         outcomes=dict(sorted(Counter(outcome_name(one.outcome) for one in every).items())),
         pass_at={k: estimate for k, estimate in pass_at.items() if estimate is not None},
-        reward=_mean_reward(rewards, rules.confidence) if rewards else None,
+        all_pass={k: estimate for k, estimate in all_pass.items() if estimate is not None},
+        reward=_mean_reward(rewards, rules) if rewards else None,
         turns=_mean_of(scored, turn_count),
         sampled_tokens=_mean_of(scored, lambda one: sum(one.mask)),
         tool_calls=_mean_of(scored, lambda one: one.tool_calls),
@@ -121,27 +131,42 @@ def _rewards(group: Sequence[Trajectory]) -> list[float]:
     return found
 
 
-def _pass_at(k: int, rewards: Sequence[Sequence[float]], rules: Rules) -> Estimate | None:
+class _OfPasses(Protocol):
+    def __call__(self, passed: int, *, samples: int, k: int) -> float: ...
+
+
+def _pass_at(
+    k: int, rewards: Sequence[Sequence[float]], rules: Rules, figure: _OfPasses
+) -> Estimate | None:
     enough = [own for own in rewards if len(own) >= k]
     if not enough:
         return None
     passed = [sum(reward >= rules.threshold for reward in own) for own in enough]
-    return rate_estimate(
-        [pass_at_k(c, samples=len(own), k=k) for c, own in zip(passed, enough, strict=True)],
+    return _rate(
+        [figure(c, samples=len(own), k=k) for c, own in zip(passed, enough, strict=True)],
         # A task's pass@k is worth at least one yes-or-no trial per k samples.
-        trials=[len(own) / k for own in enough],
-        confidence=rules.confidence,
+        [len(own) / k for own in enough],
+        rules,
     )
 
 
-def _mean_reward(rewards: Sequence[Sequence[float]], confidence: float) -> Estimate:
+def _rate(values: Sequence[float], trials: Sequence[float] | None, rules: Rules) -> Estimate:
+    # Where all tasks agree the bootstrap sees no spread, and would claim to know for sure.
+    if rules.interval == "bootstrap" and len({*values}) > 1:
+        return bootstrap_estimate(values, confidence=rules.confidence)
+    return rate_estimate(values, trials=trials, confidence=rules.confidence)
+
+
+def _mean_reward(rewards: Sequence[Sequence[float]], rules: Rules) -> Estimate:
     values = [statistics.fmean(own) for own in rewards]
     seen = {reward for own in rewards for reward in own}
     if seen <= {0, 1}:
-        return rate_estimate(values, trials=[len(own) for own in rewards], confidence=confidence)
+        return _rate(values, [len(own) for own in rewards], rules)
     if min(seen) >= 0 and max(seen) <= 1:
-        return rate_estimate(values, trials=None, confidence=confidence)
-    return mean_estimate(values, confidence=confidence)
+        return _rate(values, None, rules)
+    if rules.interval == "bootstrap":
+        return bootstrap_estimate(values, confidence=rules.confidence)
+    return mean_estimate(values, confidence=rules.confidence)
 
 
 def _mean_of(

@@ -1,0 +1,73 @@
+"""The bootstrap over tasks: intervals that assume nothing but that the tasks are a sample.
+
+What is drawn again are whole tasks with all their trajectories, so what the trajectories of a task
+have in common stays in the interval.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from agentrl.evaluation.interval import Estimate
+
+RESAMPLES = 4000
+"""An end of a 95 % interval then has a Monte Carlo error of 0.25 % of the distribution."""
+
+_NORMAL = NormalDist()
+
+
+def bootstrap_estimate(
+    values: Sequence[float], *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Estimate:
+    """Return the mean of one value per task with the BCa interval of the bootstrap over tasks.
+
+    BCa is the percentile interval with its two corrections, for bias and for a spread that changes
+    with the mean (Efron 1987, "Better Bootstrap Confidence Intervals"). The same values in any
+    order and the same seed give the same interval. Equal values have an interval without width, and
+    one value has none: unbounded. Raises `ValueError` without values.
+    """
+    if not values:
+        raise ValueError("no task has a value, and no values have no mean; check before asking")
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Estimate(mean=mean, low=-math.inf, high=math.inf, tasks=1)
+    found = np.sort(resampled_means(values, resamples=resamples, seed=seed))
+    low, high = (
+        float(np.quantile(found, share)) for share in _corrected(values, mean, found, confidence)
+    )
+    return Estimate(mean=mean, low=min(low, mean), high=max(high, mean), tasks=len(values))
+
+
+def resampled_means(values: Sequence[float], *, resamples: int, seed: int) -> "np.ndarray":
+    """Return the means of `resamples` samples of as many values, drawn with replacement.
+
+    The draws are of how often each different value comes up, which for passes of a few samples is
+    far quicker than drawing every task.
+    """
+    different, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), resamples)
+    return drawn @ different / len(values)
+
+
+def _corrected(
+    values: Sequence[float], mean: float, found: "np.ndarray", confidence: float
+) -> tuple[float, float]:
+    """Return the shares of the bootstrap distribution at which the interval begins and ends."""
+    away = np.asarray(values, dtype=float) - mean
+    spread = float((away**2).sum())
+    if spread <= 1e-18:
+        return 0.5, 0.5
+    # Ties with the mean are many where values are few; half of them lie below it.
+    below = float((found < mean - 1e-12).mean() + (abs(found - mean) <= 1e-12).mean() / 2)
+    bias = _NORMAL.inv_cdf(min(max(below, 0.5 / len(found)), 1 - 0.5 / len(found)))
+    # Leaving task i out moves the mean by -away[i] / (n - 1): the jackknife of a mean.
+    acceleration = float((away**3).sum()) / (6 * spread**1.5)
+
+    def share(at: float) -> float:
+        shifted = bias + _NORMAL.inv_cdf(at)
+        return _NORMAL.cdf(bias + shifted / (1 - acceleration * shifted))
+
+    tail = (1 - confidence) / 2
+    return share(tail), share(1 - tail)
