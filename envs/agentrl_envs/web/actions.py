@@ -1,0 +1,322 @@
+"""What an agent can do in a browser: tools with a mouse, a keyboard and the browser's own buttons.
+
+An action that cannot be done is a `ToolError`, in words for the model, and changes nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from agentrl.errors import ConfigError, ToolError
+from agentrl.tool import tool
+from agentrl_envs.web.browser.mouse import drag, press, to
+from agentrl_envs.web.browser.policy import resolve
+from agentrl_envs.web.browser.tab import Tab
+from agentrl_envs.web.browser.visit import Visit
+
+Direction = Literal["up", "down", "left", "right"]
+
+_WAIT_MAX_MS = 5000
+_TYPED = 64
+"""Characters that are typed one by one; more are put in at once."""
+_WHOLE = ("date", "time", "month", "week", "datetime-local", "color", "range")
+"""Kinds of fields whose parts a keyboard fills in, each in a manner of its own."""
+_SCROLL = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an element is, and what can be done with it."""
+
+    id: int
+    x: float
+    y: float
+    tag: str
+    type: str
+    editable: bool
+    is_list: bool
+
+
+class Hands:
+    """The actions of one episode. Every method is a tool."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+
+    @property
+    def _tab(self) -> Tab:
+        return self._visit.tab
+
+    @tool
+    async def click(self, id: int) -> None:
+        """Click on an element.
+
+        Args:
+            id: The number in brackets before the element.
+        """
+        place = await self._place(id)
+        await press(self._tab, place.x, place.y)
+
+    @tool
+    async def double_click(self, id: int) -> None:
+        """Click twice on an element, quickly.
+
+        Args:
+            id: The number in brackets before the element.
+        """
+        place = await self._place(id)
+        await press(self._tab, place.x, place.y, times=2)
+
+    @tool
+    async def fill(self, id: int, text: str) -> None:
+        """Replace what is in a text field.
+
+        Args:
+            id: The number in brackets before the field.
+            text: What the field is to hold. A date is YYYY-MM-DD, a time HH:MM.
+        """
+        place = await self._place(id, pressed=False)
+        if not place.editable:
+            raise ToolError(f"[{id}] is no field that text can be put into")
+        if place.type in _WHOLE:
+            if await self._tab.run("put", {"id": id, "value": text}) is False:
+                raise ToolError(f"[{id}] does not take {text!r}: it is a field for a {place.type}")
+            return
+        await self._tab.run("mark", id)
+        keyboard = self._tab.page.keyboard
+        if not text:
+            await self._tab.call("fill", keyboard.press("Delete"))
+        elif len(text) <= _TYPED and text.isprintable():
+            await self._tab.call("fill", keyboard.type(text))
+        else:
+            await self._tab.call("fill", keyboard.insert_text(text))
+
+    @tool
+    async def select(self, id: int, option: str) -> None:
+        """Choose an option of a list.
+
+        Args:
+            id: The number in brackets before the list.
+            option: The option, as it is written there.
+        """
+        place = await self._place(id, pressed=False)
+        if not place.is_list:
+            raise ToolError(f"[{id}] is no list of options; click on it, or on what it shows")
+        there = await self._tab.run("choose", {"id": id, "wanted": option})
+        if there is not None:
+            raise ToolError(f"[{id}] has no option {option!r}; there are {', '.join(there)}")
+
+    @tool
+    async def press(self, key: str) -> None:
+        """Press a key, or several together.
+
+        Args:
+            key: Such as Enter, Tab, ArrowDown, a or Control+a.
+        """
+        from playwright.async_api import Error
+
+        async def pressed() -> str:
+            try:
+                await self._tab.page.keyboard.press(key)
+            except Error as error:
+                if "Unknown key" in str(error):
+                    return f"there is no key {key!r}; keys are such as Enter, Tab or Control+a"
+                raise
+            return ""
+
+        if refusal := await self._tab.call("press", pressed()):
+            raise ToolError(refusal)
+
+    @tool
+    async def hover(self, id: int) -> None:
+        """Move the mouse over an element.
+
+        Args:
+            id: The number in brackets before the element.
+        """
+        place = await self._place(id)
+        await to(self._tab, place.x, place.y)
+
+    @tool
+    async def drag(self, source_id: int, target_id: int) -> None:
+        """Drag an element onto another one.
+
+        Args:
+            source_id: The number in brackets before the element to drag.
+            target_id: The number in brackets before the element to drop it on.
+        """
+        await self._place(source_id)
+        target = await self._place(target_id, pressed=False)
+        source = await self._place(source_id)  # looking for the other one may have scrolled it
+        await drag(self._tab, (source.x, source.y), (target.x, target.y))
+
+    @tool
+    async def scroll(self, direction: Direction, id: int | None = None) -> None:
+        """Scroll the page, or the box that an element is in.
+
+        Args:
+            direction: up, down, left or right.
+            id: The number in brackets before the element; leave it out for the page.
+        """
+        way = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[direction]
+        across, along = (part * _SCROLL for part in way)
+        moved = await self._tab.run("roll", {"id": id, "across": across, "along": along})
+        if moved is None:
+            raise ToolError(_missing(id))
+        if not moved:
+            raise ToolError(f"it cannot be scrolled any further {direction}")
+
+    @tool
+    async def click_at(self, x: float, y: float) -> None:
+        """Click at a point of the page as it is seen.
+
+        Args:
+            x: Pixels from the left.
+            y: Pixels from the top.
+        """
+        self._check(x, y)
+        await press(self._tab, x, y)
+
+    @tool
+    async def drag_at(self, x1: float, y1: float, x2: float, y2: float) -> None:
+        """Drag the mouse, pressed, from one point to another.
+
+        Args:
+            x1: Pixels from the left, of the start.
+            y1: Pixels from the top, of the start.
+            x2: Pixels from the left, of the end.
+            y2: Pixels from the top, of the end.
+        """
+        self._check(x1, y1)
+        self._check(x2, y2)
+        await drag(self._tab, (x1, y1), (x2, y2))
+
+    @tool
+    async def goto(self, url: str) -> None:
+        """Open an address.
+
+        Args:
+            url: The address; one without a host is one of the page's own.
+        """
+        address = self._resolved(url)
+        if why := await self._visit.go(address):
+            raise ToolError(f"{address} did not open: {why}")
+
+    @tool
+    async def go_back(self) -> None:
+        """Go back to the page before."""
+        if not await self._visit.back():
+            raise ToolError("there is no page to go back to")
+
+    @tool
+    async def new_tab(self, url: str) -> None:
+        """Open an address in a new tab, and go there.
+
+        Args:
+            url: The address; one without a host is one of the page's own.
+        """
+        if why := await self._visit.add_tab(self._resolved(url)):
+            raise ToolError(why)
+
+    @tool
+    async def switch_tab(self, index: int) -> None:
+        """Go to another tab.
+
+        Args:
+            index: Its number, from 0.
+        """
+        count = len(self._visit.tabs)
+        if not 0 <= index < count:
+            raise ToolError(f"there is no tab {index}; there are 0 to {count - 1}")
+        await self._visit.switch(index)
+
+    @tool
+    async def close_tab(self) -> None:
+        """Close this tab, and go to the one before."""
+        if len(self._visit.tabs) == 1:
+            raise ToolError("the only tab stays open")
+        await self._visit.close_tab()
+
+    @tool
+    async def wait(self, milliseconds: int) -> None:
+        """Wait for the page.
+
+        Args:
+            milliseconds: For how long, at most 5000.
+        """
+        if not 0 <= milliseconds <= _WAIT_MAX_MS:
+            raise ToolError(f"milliseconds must be from 0 to {_WAIT_MAX_MS}, got {milliseconds}")
+        await asyncio.sleep(milliseconds / 1000)
+
+    @tool
+    async def answer(self, text: str) -> None:
+        """Give the final answer. This ends the task.
+
+        Args:
+            text: The answer.
+        """
+        del text
+
+    def _resolved(self, url: str) -> str:
+        world = self._visit.world
+        origins = () if world is None else world.origins
+        address, why = resolve(url, base=self._tab.url, origins=origins)
+        if why:
+            raise ToolError(why)
+        return address
+
+    def _check(self, x: float, y: float) -> None:
+        screen = self._visit.screen
+        if not (0 <= x < screen.width and 0 <= y < screen.height):
+            raise ToolError(
+                f"({x:g}, {y:g}) is not on the page, which is {screen.width} x {screen.height}"
+            )
+
+    async def _place(self, id: int, *, pressed: bool = True) -> Place:
+        found: Mapping[str, Any] | None = await self._tab.run("locate", id)
+        if found is None:
+            raise ToolError(_missing(id))
+        if found["disabled"]:
+            raise ToolError(f"[{id}] is disabled")
+        if pressed and found["covered"]:
+            raise ToolError(
+                f"[{id}] cannot be reached: something covers it, or it is not on the page as it "
+                "is seen"
+            )
+        return Place(
+            id=id,
+            x=found["x"],
+            y=found["y"],
+            tag=found["tag"],
+            type=found["type"],
+            editable=found["editable"],
+            is_list=found["options"] is not None,
+        )
+
+
+def _missing(id: int | None) -> str:
+    return f"there is no element [{id}] on the page now; take a number from what it shows"
+
+
+ACTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {name: function for name, function in vars(Hands).items() if not name.startswith("_")}
+)
+"""Every action by name, as it is defined."""
+
+PAGE_ACTIONS = tuple(
+    name
+    for name in ACTIONS
+    if name not in ("goto", "go_back", "new_tab", "switch_tab", "close_tab")
+)
+"""Those that stay on one page, for tasks that are one page."""
+
+
+def chosen(names: Collection[str] | None) -> tuple[str, ...]:
+    """Return the actions an environment offers, all for None. Raises `ConfigError`."""
+    if names is None:
+        return tuple(ACTIONS)
+    if unknown := [name for name in names if name not in ACTIONS]:
+        raise ConfigError(f"there are no actions {unknown}; the actions are {', '.join(ACTIONS)}")
+    return tuple(name for name in ACTIONS if name in names)

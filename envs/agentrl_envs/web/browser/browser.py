@@ -1,0 +1,140 @@
+"""One browser process with everything it starts."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import ConfigError, EnvError
+from agentrl.thread import in_thread
+from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
+from agentrl_envs.web.browser.settings import BrowserSettings
+from agentrl_envs.web.browser.visit import Screen, Visit
+
+if TYPE_CHECKING:
+    from playwright.async_api import Playwright
+
+_HEALTH_S = 5.0
+
+
+class Browser:
+    """A running Chromium. Made by `Browser.start`."""
+
+    def __init__(self, process: Any, command: Command, settings: BrowserSettings) -> None:
+        self.visits: set[Visit] = set()
+        """In use."""
+        self.ready: dict[tuple[str, Screen], list[Visit]] = {}
+        """Pages that wait, by where they are (`""` is nowhere yet) and what they are drawn on."""
+        self.served = 0
+        self._process = process
+        self._command = command
+        self._settings = settings
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def start(
+        cls, playwright: "Playwright", settings: BrowserSettings, on_death: "Callable[[], None]"
+    ) -> "Browser":
+        """Start a browser. `ConfigError` where this machine cannot run one as configured."""
+        from playwright.async_api import Error
+
+        command = await in_thread(prepare, settings)
+        try:
+            process = await playwright.chromium.launch(
+                executable_path=command.executable,
+                ignore_default_args=True,
+                args=list(command.arguments),
+                env=dict(command.environ),
+                headless=True,
+                timeout=settings.open_s * 1000,
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
+        except BaseException as error:
+            await in_thread(command.clear)
+            if isinstance(error, Error):
+                raise ConfigError(f"no browser could be started: {_why(error)}; {WAY_OUT}") from error
+            raise
+        browser = cls(process, command, settings)
+        process.on("disconnected", lambda _: (browser._died(), on_death()))
+        return browser
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it runs, as far as is known, and is not being closed."""
+        return self._closing is None and self._process.is_connected()
+
+    @property
+    def worn(self) -> bool:
+        """Return whether it is time for a fresh one."""
+        return self.served >= self._settings.recycle_after
+
+    @property
+    def waiting(self) -> int:
+        """Return how many pages wait to be used."""
+        return sum(map(len, self.ready.values()))
+
+    async def open(self, screen: Screen) -> Visit:
+        """Return a fresh context; raises `EnvError`."""
+        return await Visit.open(self._process, screen, self._settings)
+
+    def take(self, url: str, screen: Screen) -> Visit | None:
+        """Return a page that waits at an address, if there is one."""
+        waiting = self.ready.get((url, screen), [])
+        while waiting:
+            if (visit := waiting.pop()).sound:
+                return visit
+        return None
+
+    def put(self, url: str, visit: Visit) -> None:
+        """Keep a page for whoever comes next."""
+        self.ready.setdefault((url, visit.screen), []).append(visit)
+
+    async def is_healthy(self) -> bool:
+        """Return whether it answers."""
+        if not self.alive:
+            return False
+        from playwright.async_api import Error
+
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                session = await self._process.new_browser_cdp_session()
+                await session.send("Browser.getVersion")
+                await session.detach()
+        except (TimeoutError, Error):
+            return False
+        return True
+
+    def memory_bytes(self) -> int | None:
+        """Return what it holds, where it is in a cgroup."""
+        group = self._command.group
+        return None if group is None else group.memory_bytes()
+
+    async def close(self) -> None:
+        """End it and everything in it. Idempotent; a cancelled caller leaves it to end by itself."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        from playwright.async_api import Error
+
+        self._died()
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                await self._process.close()
+        except (TimeoutError, Error):
+            pass  # it is killed below
+        await in_thread(self._command.clear)
+
+    def _died(self) -> None:
+        error = EnvError("the browser of this episode ended")
+        for visit in self.visits:
+            visit.fail(error)
+        self.ready.clear()
+
+
+def _why(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if "[err]" in line]
+    return (telling[0].rpartition("[err]")[2].strip() if telling else lines[0])[:300]

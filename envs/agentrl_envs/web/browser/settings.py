@@ -1,0 +1,55 @@
+"""How browsers are run: one value, shared by every environment that shares the browsers."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from agentrl.errors import ConfigError
+
+Isolation = Literal["bubblewrap", "none"]
+
+_POSITIVE = ("browsers", "episodes", "call_s", "settle_s", "open_s", "memory_bytes", "recycle_after")
+_NOT_NEGATIVE = ("warm", "still_s", "tabs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrowserSettings:
+    """Settings of a pool of browsers."""
+
+    isolation: Isolation = "bubblewrap"
+    """`bubblewrap`: in namespaces of its own, with no network interface and no file of this
+    machine but `/usr`. `none`: a plain process of this user; for pages that are trusted."""
+    executable: str = ""
+    """Chromium; empty looks for it."""
+    browsers: int = 1
+    """Processes that episodes are spread over. One that dies takes its episodes with it."""
+    episodes: int = 16
+    """At once in one browser; what does not fit waits."""
+    warm: int = 2
+    """Empty pages that a browser keeps ready."""
+    tabs: int = 4
+    """That an episode may have open besides its first one."""
+    memory_bytes: int = 4 * 2**30
+    """Of one browser with everything it starts, where this machine permits cgroups."""
+    recycle_after: int = 1000
+    """Episodes after which a browser is replaced by a fresh one."""
+    call_s: float = 10.0
+    """For one question to a page. A page that is busy for longer is lost."""
+    settle_s: float = 5.0
+    """For a page to come to rest after an action; an observation is made then in any case."""
+    still_s: float = 0.3
+    """For the drawing of a page that has loaded to come to rest, within `settle_s`."""
+    open_s: float = 60.0
+    """For a browser to start, and for a page to come free."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.isolation not in get_args(Isolation):
+            raise ConfigError(
+                f"isolation is one of {', '.join(get_args(Isolation))}, got {self.isolation!r}"
+            )
+        for name in _POSITIVE:
+            if (value := getattr(self, name)) <= 0:
+                raise ConfigError(f"{name} must be above 0, got {value}")
+        for name in _NOT_NEGATIVE:
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"{name} must not be negative, got {value}")

@@ -1,0 +1,260 @@
+"""One page of an episode: asked in its own world and in an isolated one, with a deadline on all."""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentrl.errors import EnvError, blame
+from agentrl_envs.web.browser.settings import BrowserSettings
+from agentrl_envs.web.observation.scripts import HOOK, OBSERVE
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession, Page
+
+T = TypeVar("T")
+
+_HANDS = (files(__package__) / "hands.js").read_text(encoding="utf-8")
+_MOVED_ON = re.compile(
+    r"Cannot find context|context was destroyed|navigated or closed|uniqueContextId not found"
+)
+_REQUESTED_S = 0.5
+"""How long a navigation that was asked for may take to begin; some never do."""
+
+
+class MovedOn(Exception):
+    """The document that was asked is gone, for another one has taken its place."""
+
+
+class Tab:
+    """A page and its debugging session. Made by `Tab.open`."""
+
+    def __init__(self, page: "Page", cdp: "CDPSession", settings: BrowserSettings) -> None:
+        self.page = page
+        self.cdp = cdp
+        self.popups: list[str] = []
+        """Addresses the page has asked new windows for, since they were last taken."""
+        self.frame = ""
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets an exception, once, when nothing can be asked any more."""
+        self._settings = settings
+        self._world: int | None = None
+        self._worlds = 0
+        self._loading: set[str] = set()
+        self._requested: dict[str, float] = {}
+        self._answering = 0
+        self._changed = asyncio.Event()
+        self.broken.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    @classmethod
+    async def open(cls, page: "Page", settings: BrowserSettings) -> "Tab":
+        """Prepare a page that has loaded nothing yet."""
+        tab = cls(page, await page.context.new_cdp_session(page), settings)
+        tab._listen()
+        *_, tree = await asyncio.gather(
+            tab.cdp.send("Page.enable"),
+            tab.cdp.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
+            tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": HOOK}),
+            tab.cdp.send("Page.getFrameTree"),
+        )
+        tab.frame = tree["frameTree"]["frame"]["id"]
+        return tab
+
+    @property
+    def url(self) -> str:
+        """Return where the page is."""
+        return self.page.url
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is loading, asked for, or being answered."""
+        return not (self._loading or self._requested or self._answering)
+
+    def on_request(self, handle: "Callable[[Tab, Mapping[str, Any]], Awaitable[None]]") -> None:
+        """Have every request of the page handled; a handler that raises breaks the page."""
+
+        async def answered(paused: Mapping[str, Any]) -> None:
+            try:
+                await handle(self, paused)
+            except Exception as error:  # noqa: BLE001 - whoever waits for the page gets it
+                self.fail(error if isinstance(error, EnvError) else EnvError(f"{error!r}"))
+            finally:
+                self._answering -= 1
+                self._changed.set()
+
+        def paused(params: Mapping[str, Any]) -> None:
+            self._answering += 1
+            task = asyncio.ensure_future(answered(params))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._tasks: set[asyncio.Future[None]] = set()
+        self.cdp.on("Fetch.requestPaused", paused)
+
+    def fail(self, error: EnvError) -> None:
+        """Let everybody who waits for this page, or will, have an error."""
+        if not self.broken.done():
+            self.broken.set_exception(error)
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    async def call(self, what: str, work: Awaitable[T], within_s: float = 0.0) -> T:
+        """Await something about this page, up to a deadline; a page that misses it is lost.
+
+        Raises `EnvError`, then and whenever the page, its process or its browser is gone.
+        """
+        within_s = within_s or self._settings.call_s
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait(
+                {task, self.broken}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not task.done():
+                if not self.broken.done():
+                    self.fail(EnvError(f"the page was busy for {within_s:g} s ({what})"))
+                self.broken.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        with blame(EnvError, what):
+            return task.result()
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command of the debugging protocol; raises as `call` does."""
+        return await self.call(method, self.cdp.send(method, params))
+
+    async def evaluate(self, script: str, argument: Any = None) -> Any:
+        """Call a function of one argument in the page's own world; see `LivePage`."""
+        call = f"({script})({json.dumps(argument)})"
+        return await self._again(lambda: self._value(call, None))
+
+    async def run(self, function: str, argument: Any = None) -> Any:
+        """Call a function of the isolated world; see `observation.Eye`."""
+        return await self._again(lambda: self._run(function, argument))
+
+    async def screenshot(self) -> bytes:
+        """Return the viewport as a PNG; raises as `call` does."""
+        shot = await self.send("Page.captureScreenshot", format="png", optimizeForSpeed=True)
+        return base64.b64decode(shot["data"])
+
+    async def _again(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask, and ask the new document if the page has moved on meanwhile."""
+        for _ in range(3):
+            try:
+                return await ask()
+            except MovedOn:
+                self._world = None
+                await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
+        raise EnvError(f"the page at {self.url} does not stay long enough to be looked at")
+
+    async def _run(self, function: str, argument: Any) -> Any:
+        return await self._value(f"{function}({json.dumps(argument)})", await self._isolated())
+
+    async def _isolated(self) -> int:
+        if self._world is None:
+            self._worlds += 1
+            made = await self._ask(
+                "Page.createIsolatedWorld",
+                {"frameId": self.frame, "worldName": f"agentrl-{self._worlds}"},
+            )
+            world: int = made["executionContextId"]
+            await self._value(f"{OBSERVE}\n{_HANDS}\ntrue", world)
+            self._world = world
+        return self._world
+
+    async def _value(self, expression: str, world: int | None) -> Any:
+        params: dict[str, Any] = {
+            "expression": expression,
+            "returnByValue": True,
+            "awaitPromise": True,
+        }
+        if world is not None:
+            params["contextId"] = world
+        reply = await self._ask("Runtime.evaluate", params)
+        if (thrown := reply.get("exceptionDetails")) is not None:
+            raise EnvError(f"a script in the page at {self.url} threw: {_said(thrown)}")
+        return reply["result"].get("value")
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self.call(method, self.cdp.send(method, params))
+        except EnvError as error:
+            if _MOVED_ON.search(str(error)) and not self.broken.done():
+                raise MovedOn from error
+            raise
+
+    # -- coming to rest ---------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Let the ids of elements begin again: in a world that was not there before."""
+        self._world = None
+
+    async def settle(self) -> None:
+        """Wait until what an action set off has loaded and been drawn, up to `settle_s`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.settle_s
+        while True:
+            await self._until_idle(deadline)
+            most_s = min(self._settings.still_s, max(0.0, deadline - loop.time()))
+            try:
+                await self._run("still", most_s * 1000)
+            except MovedOn:
+                self._world = None
+                if loop.time() < deadline:
+                    continue
+            if self.idle or loop.time() >= deadline:
+                return
+
+    async def _until_idle(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        while not self.idle and (left := deadline - loop.time()) > 0:
+            if self.broken.done():
+                self.broken.result()
+            oldest = min(self._requested.values(), default=loop.time())
+            if self._requested:
+                left = min(left, max(0.0, oldest + _REQUESTED_S - loop.time()))
+            self._changed.clear()
+            waiting = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait(
+                    {waiting, self.broken}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                waiting.cancel()
+            now = loop.time()
+            for frame in [f for f, at in self._requested.items() if now - at >= _REQUESTED_S]:
+                del self._requested[frame]
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def begins(params: Mapping[str, Any]) -> None:
+            self._loading.add(params["frameId"])
+            self._requested.pop(params["frameId"], None)
+            self._changed.set()
+
+        def ends(params: Mapping[str, Any]) -> None:
+            self._loading.discard(params["frameId"])
+            self._requested.pop(params["frameId"], None)
+            self._changed.set()
+
+        def asked(params: Mapping[str, Any]) -> None:
+            if params.get("disposition") == "currentTab":
+                self._requested[params["frameId"]] = loop.time()
+
+        self.cdp.on("Page.frameStartedLoading", begins)
+        self.cdp.on("Page.frameStoppedLoading", ends)
+        self.cdp.on("Page.frameDetached", ends)
+        self.cdp.on("Page.frameRequestedNavigation", asked)
+        self.cdp.on("Page.windowOpen", lambda params: self.popups.append(params["url"]))
+        self.page.on("crash", lambda _: self.fail(EnvError("the page's process died")))
+        self.page.on("close", lambda _: self.fail(EnvError("the page was closed")))
+
+
+def _said(thrown: Mapping[str, Any]) -> str:
+    exception = thrown.get("exception", {})
+    return str(exception.get("description") or exception.get("value") or thrown.get("text"))[:500]

@@ -1,0 +1,104 @@
+"""What becomes of a page's requests: each is answered by the world of its episode, or not at all.
+
+Requests are held in the debugging session of their page, and redirects are held again, hop by hop,
+which Playwright's own routes do not do. What never gets here (beacons of a page that is gone, other
+processes of the browser) finds no network.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message as Headers
+from typing import Any
+
+from agentrl_envs.web.browser.policy import is_within
+from agentrl_envs.web.browser.tab import Tab
+from agentrl_envs.web.world import WebRequest, WebResponse, World
+
+NOT_FOUND = WebResponse(
+    status=404, headers={"content-type": "text/plain; charset=utf-8"}, body=b"Not found"
+)
+_SHOWN = ("text/", "image/", "application/xhtml+xml", "application/json", "application/xml")
+_SEVERAL = "set-cookie"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that gets no answer."""
+
+    why: str
+
+
+def request_of(paused: Mapping[str, Any], cookies: str = "") -> WebRequest:
+    """Return a held request as a world sees it."""
+    asked = paused["request"]
+    headers = {name.lower(): value for name, value in asked["headers"].items()}
+    if cookies:
+        headers["cookie"] = cookies
+    parts = [base64.b64decode(part.get("bytes", "")) for part in asked.get("postDataEntries", ())]
+    body = b"".join(parts) or asked.get("postData", "").encode()
+    # What follows # is for the page alone, and no server ever sees it.
+    return WebRequest(method=asked["method"], url=asked["url"], headers=headers, body=body)
+
+
+def is_shown(response: WebResponse) -> bool:
+    """Return whether a browser shows a response as a page, and does not download or embed it."""
+    if 300 <= response.status < 400 or response.status == 204:
+        return True
+    headers = Headers()
+    for name, value in response.headers.items():
+        headers[name] = value.replace("\n", " ")
+    if headers.get_content_disposition() == "attachment":
+        return False
+    kind = headers.get_content_type() if "content-type" in headers else "text/html"
+    return kind.startswith(_SHOWN)
+
+
+def fulfilment(response: WebResponse) -> dict[str, Any]:
+    """Return the parameters of the protocol's command that answers a request."""
+    headers: list[dict[str, str]] = []
+    for name, value in response.headers.items():
+        values = value.split("\n") if name.lower() == _SEVERAL else [value]
+        headers += [{"name": name, "value": one} for one in values]
+    return {
+        "responseCode": response.status,
+        "responseHeaders": headers,
+        "body": base64.b64encode(response.body).decode(),
+    }
+
+
+async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Refused | None:
+    """Answer a held request out of a world; say so where it is refused."""
+    url, held = paused["request"]["url"], {"requestId": paused["requestId"]}
+    is_page = paused.get("resourceType") == "Document"
+    if world is None or not is_within(url, world.origins):
+        # An aborted navigation leaves the page where it is; a failed one shows the browser's own.
+        reason = "Aborted" if is_page else "BlockedByClient"
+        await _quietly(tab, "Fetch.failRequest", {**held, "errorReason": reason})
+        return Refused(f"{url} is not allowed here")
+    cookies = await _cookies(tab, url, paused["request"]["headers"])
+    response = await world.answer(request_of(paused, cookies))
+    refused = None
+    if response is None:
+        response = NOT_FOUND
+    elif is_page and not is_shown(response):
+        response, refused = WebResponse(status=204), Refused(f"{url} is no page to be shown")
+    await _quietly(tab, "Fetch.fulfillRequest", {**held, **fulfilment(response)})
+    return refused
+
+
+async def _cookies(tab: Tab, url: str, headers: Mapping[str, str]) -> str:
+    if any(name.lower() == "cookie" for name in headers):
+        return ""
+    found = await tab.cdp.send("Network.getCookies", {"urls": [url]})
+    return "; ".join(f"{one['name']}={one['value']}" for one in found["cookies"])
+
+
+async def _quietly(tab: Tab, method: str, params: dict[str, Any]) -> None:
+    """Send what may come too late: the page has gone on, and nobody waits for the answer."""
+    from playwright.async_api import Error
+
+    try:
+        await tab.cdp.send(method, params)
+    except Error:
+        return

@@ -1,0 +1,268 @@
+"""One episode's part of a browser: a context with its tabs, and the world behind them."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from agentrl.errors import EnvError, blame
+from agentrl_envs.web.browser.policy import is_within
+from agentrl_envs.web.browser.settings import BrowserSettings
+from agentrl_envs.web.browser.tab import Tab
+from agentrl_envs.web.browser.traffic import answer
+from agentrl_envs.web.world import World
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Dialog, Page
+
+T = TypeVar("T")
+
+_DIALOGS = 50
+"""That a page may open between two actions; one that opens more does nothing else."""
+_NOTICES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What a page is drawn on."""
+
+    width: int = 1024
+    height: int = 768
+
+
+class Visit:
+    """A context of its own, used by one episode at a time. Made by `Visit.open`."""
+
+    def __init__(self, context: "BrowserContext", screen: Screen, settings: BrowserSettings):
+        self.screen = screen
+        self.tabs: list[Tab] = []
+        self.world: World | None = None
+        self.notices: list[str] = []
+        """What happened that the page does not show, since it was last told."""
+        self.reused = False
+        self._context = context
+        self._settings = settings
+        self._at = 0
+        self._dialogs = 0
+        self._ours: set[Page] = set()
+        self._broken: EnvError | None = None
+
+    @classmethod
+    async def open(cls, browser: Any, screen: Screen, settings: BrowserSettings) -> "Visit":
+        """Make a context with one empty page."""
+        with blame(EnvError, "a new page"):
+            async with asyncio.timeout(settings.open_s):
+                context = await browser.new_context(
+                    viewport={"width": screen.width, "height": screen.height},
+                    accept_downloads=False,
+                    service_workers="block",
+                    permissions=[],
+                    locale="en-US",
+                    timezone_id="UTC",
+                )
+                visit = cls(context, screen, settings)
+                context.on("page", visit._appeared)
+                visit.tabs.append(await visit._new_tab())
+        return visit
+
+    @property
+    def tab(self) -> Tab:
+        """Return the tab that is in front."""
+        return self.tabs[self._at]
+
+    @property
+    def at(self) -> int:
+        """Return its number, from 0."""
+        return self._at
+
+    @property
+    def sound(self) -> bool:
+        """Return whether nothing has broken so far."""
+        return self._broken is None and not any(tab.broken.done() for tab in self.tabs)
+
+    async def begin(self, world: World, *, loaded: bool) -> str:
+        """Let a world be what is behind the pages; return the goal. Raises `EnvError`.
+
+        With `loaded`, the page is on the world's `start_url` already.
+        """
+        self.world, self.reused = world, loaded
+        if not loaded:
+            await self.go(world.start_url)
+            await self.tab.settle()
+            if (where := self.tab.url) == "about:blank":
+                said = "; ".join(self.notices) or "nothing answered"
+                raise EnvError(f"{world.start_url} did not open, and the page is {where}: {said}")
+        else:
+            await self.tab.run("forget")
+        with blame(EnvError, f"the beginning at {world.start_url}"):
+            goal = await world.begin(self.tab)
+        await asyncio.gather(self.tab.settle(), self.tab.send("Page.resetNavigationHistory"))
+        self.notices.clear()
+        return goal
+
+    async def go(self, url: str) -> str:
+        """Take the tab in front somewhere; return what was in the way, if anything."""
+        reply = await self.tab.send("Page.navigate", url=url)
+        return reply.get("errorText", "") if not self.notices else ""
+
+    async def back(self) -> bool:
+        """Go to the page before; whether there is one."""
+        history = await self.tab.send("Page.getNavigationHistory")
+        at: int = history["currentIndex"] - 1
+        if at < 0 or not self._is_within(history["entries"][at]["url"]):
+            return False
+        entry = history["entries"][at]["id"]
+        await self.tab.send("Page.navigateToHistoryEntry", entryId=entry)
+        return True
+
+    async def settle(self) -> None:
+        """Wait for the tab in front to come to rest, and for windows that it opened as tabs."""
+        await self.tab.settle()
+        for tab in list(self.tabs):
+            while tab.popups:
+                await self._open_instead(tab.popups.pop(0))
+        self._dialogs = 0
+
+    async def add_tab(self, url: str) -> str:
+        """Open a tab at an address and bring it to the front; return why not, if not."""
+        if len(self.tabs) > self._settings.tabs:
+            return f"there may be {len(self.tabs)} tabs; close one first"
+        tab = await self._call("a new tab", self._new_tab())
+        self.tabs.append(tab)
+        self._at = len(self.tabs) - 1
+        return await self.go(url)
+
+    async def switch(self, at: int) -> None:
+        """Bring a tab to the front."""
+        self._at = at
+        await self.tab.call("bring to front", self.tab.page.bring_to_front())
+
+    async def close_tab(self) -> None:
+        """Close the tab in front; there must be another."""
+        tab = self.tabs.pop(self._at)
+        self._ours.discard(tab.page)
+        await self._call("close a tab", tab.page.close())
+        await self.switch(max(0, self._at - 1))
+
+    def taken_notices(self) -> list[str]:
+        """Return what there is to be told, once."""
+        told, self.notices[:] = list(self.notices), []
+        return told
+
+    async def storage(self) -> Any:
+        """Return cookies and local storage, as Playwright keeps them."""
+        return await self._call("storage", self._context.storage_state())
+
+    async def restore(self, state: Any) -> None:
+        """Put cookies and local storage there before any page is loaded."""
+        if state["cookies"]:
+            await self._call("cookies", self._context.add_cookies(state["cookies"]))
+        if state["origins"]:
+            script = _RESTORE % _json({o["origin"]: o["localStorage"] for o in state["origins"]})
+            await self._call("storage", self._context.add_init_script(script))
+
+    def is_reusable(self) -> bool:
+        """Return whether another episode of the same kind may go on with this page."""
+        world = self.world
+        if world is None or not (world.reusable and self.sound):
+            return False
+        return len(self.tabs) == 1 and self.tab.url.partition("#")[0] == world.start_url
+
+    async def clear(self) -> None:
+        """Forget the episode: its world, its cookies and storage, and where the mouse was."""
+        world, self.world = self.world, None
+        tab = self.tab
+        if world is not None:
+            for origin in world.origins:
+                await tab.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
+        await tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
+        self.notices.clear()
+        tab.popups.clear()
+
+    async def close(self) -> None:
+        """Close the context with everything in it. Raises `EnvError` where that takes too long."""
+        self.world = None
+        await self._call("close a context", self._context.close())
+
+    def fail(self, error: EnvError) -> None:
+        """Let everybody who waits for one of the pages have an error."""
+        self._broken = error
+        for tab in self.tabs:
+            tab.fail(error)
+
+    # -- what happens by itself -------------------------------------------------------------------
+
+    async def _new_tab(self) -> Tab:
+        coming = self._context.new_page()
+        page = await coming
+        self._ours.add(page)
+        page.on("dialog", self._asked)
+        tab = await Tab.open(page, self._settings)
+        tab.on_request(self._requested)
+        return tab
+
+    async def _requested(self, tab: Tab, paused: Mapping[str, Any]) -> None:
+        refused = await answer(tab, paused, self.world)
+        in_front = paused.get("frameId") == tab.frame and paused.get("resourceType") == "Document"
+        if refused is not None and in_front:
+            self._notice(refused.why)
+
+    async def _asked(self, dialog: "Dialog") -> None:
+        """Dismiss what a page asks; leaving a page is allowed."""
+        from playwright.async_api import Error
+
+        self._dialogs += 1
+        if self._dialogs > _DIALOGS:
+            self.fail(EnvError(f"the page opened more than {_DIALOGS} dialogs, one after another"))
+        if dialog.type != "beforeunload":
+            self._notice(f"the page said: {dialog.message[:200]}")
+        try:
+            await (dialog.accept() if dialog.type == "beforeunload" else dialog.dismiss())
+        except Error:
+            return  # it is gone, with its page
+
+    async def _appeared(self, page: "Page") -> None:
+        """Close a window that a page has opened by itself: its requests are not held."""
+        from playwright.async_api import Error
+
+        if await page.opener() is None:
+            return
+        try:
+            await page.close()
+        except Error:
+            return
+
+    async def _open_instead(self, url: str) -> None:
+        if not self._is_within(url):
+            self._notice(f"a new window at {url[:200]} was closed")
+        elif why := await self.add_tab(url):
+            self._notice(f"a new window at {url[:200]} was closed: {why}")
+        else:
+            await self.tab.settle()
+
+    def _notice(self, text: str) -> None:
+        if len(self.notices) < _NOTICES:
+            self.notices.append(text)
+
+    def _is_within(self, url: str) -> bool:
+        return self.world is not None and is_within(url, self.world.origins)
+
+    async def _call(self, what: str, work: Awaitable[T]) -> T:
+        deadline: Literal["the browser"] = "the browser"
+        with blame(EnvError, f"{what} ({deadline})"):
+            async with asyncio.timeout(self._settings.call_s):
+                return await work
+
+
+_RESTORE = """(() => {
+  const kept = %s[location.origin] ?? [];
+  if (sessionStorage.getItem("agentrl-restored")) return;
+  sessionStorage.setItem("agentrl-restored", "1");
+  for (const { name, value } of kept) localStorage.setItem(name, value);
+})()"""
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value)
