@@ -1,20 +1,28 @@
 // Starts an episode on a page of MiniWoB++, whatever went on in it before.
-(seed) => {
+async (seed) => {
   for (let id = setTimeout(() => {}, 0); id > 0; id -= 1) clearTimeout(id);
   document.activeElement?.blur?.();
   if (window.jQuery) jQuery.fx.off = true;
-  for (const field of document.querySelectorAll("#area input, #area textarea, #area select")) {
-    if (field.type === "checkbox" || field.type === "radio") field.checked = field.defaultChecked;
-    else if (field.tagName === "SELECT") field.selectedIndex = -1;
-    else field.value = field.defaultValue;
+  // Only a form's reset undoes typing for good: a value that was set shadows a new default.
+  const form = document.body.appendChild(document.createElement("form"));
+  form.id = "all-fields";
+  const fields = document.querySelectorAll("#area input, #area textarea, #area select");
+  for (const field of fields) field.setAttribute("form", form.id);
+  form.reset();
+  for (const field of fields) field.removeAttribute("form");
+  form.remove();
+  for (const element of document.querySelectorAll("#wrap *")) {
+    element.scrollTop = 0;
+    delete element.dataset.tampered;
   }
-  for (const element of document.querySelectorAll("#area *")) element.scrollTop = 0;
   if (core.cover_div === null) core.startEpisode();
   Math.seedrandom(seed);
   WOB_EPISODE_ID = 0;
   core.EPISODE_MAX_TIME = 2 ** 30;
   core.startEpisodeReal();
   document.getElementById("query").setAttribute("aria-hidden", "true");
+  const coming = [...document.images].filter((image) => !image.complete);
+  await Promise.all(coming.map((image) => image.decode().catch(() => null)));
   const said = core.getUtterance();
   return said.utterance ?? said;
 }

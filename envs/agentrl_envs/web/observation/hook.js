@@ -26,7 +26,14 @@
     by > 0 ? types.add(key) : types.delete(key);
     const count = (counts.get(element) ?? 0) + by;
     counts.set(element, count);
-    if (count === by && by > 0 && known.size < MOST) known.add(new WeakRef(element));
+    if (count === 0) known.delete(element);
+    else if (known.size < MOST || sweep()) known.add(element);
+  }
+
+  // Elements are held, not watched: an element's wrapper can go while the element stays.
+  function sweep() {
+    for (const element of known) if (!element.isConnected) known.delete(element);
+    return known.size < MOST;
   }
 
   target.addEventListener = function (type, listener, options) {
@@ -55,10 +62,8 @@
     }
   }
   addEventListener.call(document, "eye:who-listens", () => {
-    for (const reference of known) {
-      const element = reference.deref();
-      if (!element || !counts.get(element)) known.delete(reference);
-      else if (element.isConnected) {
+    for (const element of known) {
+      if (element.isConnected) {
         dispatchEvent.call(element, new CustomEvent("eye:listens", { composed: true }));
       }
     }
