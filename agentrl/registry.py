@@ -18,7 +18,7 @@ from agentrl.env_id import EnvId
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl.tool import ToolSource
+from agentrl.tool import LateTools, ToolSource
 from agentrl.tool_env import Reward, Tasks, ToolEnv
 
 Maker = Callable[..., Env]
@@ -72,7 +72,7 @@ def register_tool_env(
     *,
     tasks: Tasks,
     reward: Reward,
-    tools: Sequence[ToolSource] = (),
+    tools: Sequence[ToolSource | LateTools] = (),
     system: str = "",
     gold: Callable[[Task, Sequence[Message]], Action] | None = None,
     tool_timeout_s: float = 30.0,

@@ -10,7 +10,7 @@ have three hooks, all asynchronous and all optional:
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -48,8 +48,18 @@ ToolSource = Callable[..., Any]
 """A function marked with `@tool`, or a class (or `functools.partial` of one) that has marked
 methods."""
 
+
+class LateTools:
+    """Tools that are known only once somebody has been asked, such as the tools of a server."""
+
+    async def known(self, taken: Collection[str]) -> ToolSource:
+        """Return the source that stands for it, whose tools have none of the names in `taken`."""
+        raise NotImplementedError
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__agentrl_tool__"
+_GIVEN = "__agentrl_schema__"
 
 
 def tool(function: F) -> F:
@@ -71,6 +81,22 @@ def tool(function: F) -> F:
         _check(name, parameter)
     setattr(function, _MARK, True)
     return function
+
+
+def given_tool(function: F, schema: Mapping[str, Any]) -> F:
+    """Mark an asynchronous function of keyword arguments as a tool that has a schema already.
+
+    `schema` is what the model reads; its arguments are handed on as they are.
+    """
+    function.__name__ = str(schema["function"]["name"])
+    setattr(function, _GIVEN, schema)
+    setattr(function, _MARK, True)
+    return function
+
+
+def given_schema(function: object) -> Mapping[str, Any] | None:
+    """Return the schema a tool was marked with, or None where it is made from the signature."""
+    return getattr(function, _GIVEN, None)
 
 
 def is_tool(function: object) -> bool:

@@ -13,8 +13,9 @@ from agentrl.seeds import derive
 from agentrl.task import Split, Task
 from agentrl.task_choice import choose_task
 from agentrl.thread import in_thread
-from agentrl.tool import ToolContext, ToolResult, ToolSource
-from agentrl.toolbox import Toolbox, schemas_of
+from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource
+from agentrl.tool_names import named_tool
+from agentrl.toolbox import Toolbox, known_tools, schemas_of
 
 Verdict = float | Mapping[str, float]
 """A reward, or its named parts, whose sum is the reward."""
@@ -57,7 +58,7 @@ class ToolEnv:
         *,
         tasks: Tasks,
         reward: Reward,
-        tools: Sequence[ToolSource] = (),
+        tools: Sequence[ToolSource | LateTools | str | Mapping[str, Any]] = (),
         system: str = "",
         gold: Callable[[Task, Sequence[Message]], Action] | None = None,
         tool_timeout_s: float = 30.0,
@@ -70,7 +71,7 @@ class ToolEnv:
         self._reward_sees_tools = _required_parameters(reward) > 2
         self._max_turns = max_turns
         self._turns = 0
-        self._tools = tuple(tools)
+        self._tools = tuple(map(named_tool, tools))
         self._system = system
         self._tool_timeout_s = tool_timeout_s
         self._schemas: tuple[ToolSchema, ...] | None = None
@@ -108,11 +109,10 @@ class ToolEnv:
         context = ToolContext(
             task_id=task.id, sample=sample, seed=derive("tools", seed, task.id, sample)
         )
+        tools = await known_tools(self._tools, timeout_s=self._tool_timeout_s)
         if self._schemas is None:
-            self._schemas = schemas_of(self._tools)
-        self._toolbox = await Toolbox.open(
-            self._tools, context=context, timeout_s=self._tool_timeout_s
-        )
+            self._schemas = schemas_of(tools)
+        self._toolbox = await Toolbox.open(tools, context=context, timeout_s=self._tool_timeout_s)
         self._task, self._ended, self._turns = task, False, 0
         system = (Message("system", self._system),) if self._system else ()
         self._messages = (*system, *task.messages)

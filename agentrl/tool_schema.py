@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, cast, get_type_hints
 
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ToolError
-from agentrl.tool import ToolContext, model_parameters
+from agentrl.tool import ToolContext, given_schema, model_parameters
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -25,6 +25,8 @@ class Signature:
     """What the model fills in; annotations are types, never strings."""
     context_names: tuple[str, ...]
     """The parameters that are handed the `ToolContext`."""
+    given: ToolSchema | None = None
+    """The schema of a tool that brings its own, which also checks its own arguments."""
 
     @property
     def name(self) -> str:
@@ -34,7 +36,7 @@ class Signature:
     @cached_property
     def schema(self) -> ToolSchema:
         """Return the JSON schema, as `transformers.utils.get_json_schema` makes it."""
-        return _json_schema(self)
+        return _json_schema(self) if self.given is None else self.given
 
     @cached_property
     def _arguments(self) -> "TypeAdapter[dict[str, Any]]":
@@ -47,6 +49,8 @@ class Signature:
         """
         from pydantic import ValidationError
 
+        if self.given is not None:
+            return dict(arguments)
         try:
             values = self._arguments.validate_python(dict(arguments))
         except ValidationError as error:
@@ -65,6 +69,8 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
     Raises `ConfigError` when a type cannot be resolved.
     """
+    if (given := given_schema(function)) is not None:
+        return Signature(function=function, parameters=(), context_names=(), given=given)
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:

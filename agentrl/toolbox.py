@@ -16,10 +16,26 @@ from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure, blame
 from agentrl.message import Content, Image, ToolCall
 from agentrl.thread import in_thread
-from agentrl.tool import ToolContext, ToolResult, ToolSource, is_tool
+from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource, is_tool
 from agentrl.tool_schema import Signature, signature_of
 
 T = TypeVar("T")
+
+
+async def known_tools(
+    sources: Sequence[ToolSource | LateTools], *, timeout_s: float
+) -> tuple[ToolSource, ...]:
+    """Return the sources, the late ones asked for their tools, within `timeout_s` each."""
+    known = list(sources)
+    taken = {*signatures_of([s for s in sources if not isinstance(s, LateTools)])}
+    for at, source in enumerate(sources):
+        if isinstance(source, LateTools):
+            what = f"asking {source!r} for its tools (tool_timeout_s={timeout_s:g})"
+            with blame(ToolFailure, what):
+                async with asyncio.timeout(timeout_s):
+                    known[at] = found = await source.known(taken)
+            taken |= signatures_of([found]).keys()
+    return tuple(cast("list[ToolSource]", known))
 
 
 def schemas_of(sources: Sequence[ToolSource]) -> tuple[ToolSchema, ...]:
@@ -57,13 +73,14 @@ class Toolbox:
 
     @classmethod
     async def open(
-        cls, sources: Sequence[ToolSource], *, context: ToolContext, timeout_s: float
+        cls, sources: Sequence[ToolSource | LateTools], *, context: ToolContext, timeout_s: float
     ) -> Self:
         """Make and open an instance of every class among `sources`.
 
         `timeout_s` bounds every call, open, fork and close. What was opened is closed again when a
         later one fails.
         """
+        sources = await known_tools(sources, timeout_s=timeout_s)
         signatures_of(sources)
         async with _closed_on_failure(timeout_s) as holders:
             for source in sources:

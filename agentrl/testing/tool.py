@@ -10,14 +10,14 @@ from agentrl.errors import CheckError
 from agentrl.message import ToolCall
 from agentrl.scope import run_scope
 from agentrl.testing.leaks import Holdings, check_no_leak
-from agentrl.tool import ToolContext, ToolResult, ToolSource
-from agentrl.toolbox import Toolbox, schemas_of
+from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource
+from agentrl.toolbox import Toolbox, known_tools, schemas_of
 
 _CONTEXT = ToolContext(task_id="check", sample=0, seed=0)
 
 
 async def check_tool(
-    source: ToolSource,
+    source: ToolSource | LateTools,
     *,
     calls: Sequence[ToolCall] = (),
     timeout_s: float = 30.0,
@@ -29,6 +29,7 @@ async def check_tool(
     on nothing else. They show that a fork goes on where it was made, and disturbs nobody.
     Raises `ConfigError` where no schema can be made.
     """
+    (source,) = await known_tools([source], timeout_s=timeout_s)
     proven = ["the schema is made from types and docstring"]
     schemas = schemas_of([source])
     for schema in schemas:

@@ -1,0 +1,187 @@
+"""One server, connected. It lives in a task of its own, because its parts end where they began."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from agentrl.errors import AgentrlError, ConfigError, ToolFailure
+from agentrl_sandbox.host_process import HostProcess
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult, Tool
+
+    from agentrl_tools.mcp.source import McpTools
+
+T = TypeVar("T")
+PAGES = 100
+"""Of a list of tools: a server that always has another one must not keep us for ever."""
+SHOWN_CHARS = 400
+"""Of what a dead server wrote on stderr last."""
+_CLOSE_S = 5.0
+_EXIT_S = 0.5
+
+
+class Connection:
+    """A client of one server. Made by `open`."""
+
+    def __init__(self, source: "McpTools") -> None:
+        self._source = source
+        self._process: HostProcess | None = None
+        self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._broken = ""
+        self._life = asyncio.create_task(self._live(), name=f"agentrl-mcp {source.label}")
+
+    @classmethod
+    async def open(cls, source: "McpTools") -> Self:
+        """Connect within `source.connect_timeout_s`; `ToolFailure` when that fails.
+
+        Raises `ConfigError` for a command that cannot be started.
+        """
+        made = cls(source)
+        try:
+            async with asyncio.timeout(source.connect_timeout_s):
+                await asyncio.shield(made._client)
+        except TimeoutError:
+            await made.close()
+            raise made._failure(f"no connection in {source.connect_timeout_s:g} s") from None
+        except AgentrlError:
+            await made.close()
+            raise
+        except Exception as error:
+            await made.close()
+            raise made._failure(f"it cannot be connected: {_words(error)}") from error
+        except asyncio.CancelledError:
+            await made.close()
+            raise
+        return made
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether calls can be made."""
+        ended = self._process is not None and self._process.returncode is not None
+        return not (self._broken or self._stop.is_set() or self._life.done() or ended)
+
+    async def tools(self) -> "list[Tool]":
+        """Return every tool the server lists; `ToolFailure` when it does not answer."""
+        found: list[Tool] = []
+        cursor: str | None = None
+        for _ in range(PAGES):
+            client = self._connected()
+            page = await self._answer(client.list_tools(cursor=cursor), "listing its tools")
+            found += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                return found
+        raise self._failure(f"its list of tools has more than {PAGES} pages")
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> "CallToolResult":
+        """Return what a tool answered, errors that the tool reports included.
+
+        A deadline missed, or a caller cancelled, is told to the server. Raises `MCPError` where the
+        server refuses the arguments, and `ToolFailure` for anything else that goes wrong.
+        """
+        called = self._connected().call_tool(name, dict(arguments))
+        return await self._answer(called, f"calling {name!r}")
+
+    async def close(self) -> None:
+        """Disconnect and end the server's process, if it is ours. Idempotent."""
+        self._stop.set()
+        if self._client.cancel():
+            self._life.cancel()
+        done, _ = await asyncio.wait([self._life], timeout=_CLOSE_S)
+        if not done:
+            self._life.cancel()
+            await asyncio.wait([self._life])
+
+    def _connected(self) -> "Client":
+        if not self.is_open:
+            raise self._failure("it has gone")
+        return self._client.result()
+
+    async def _answer(self, answer: Awaitable[T], what: str) -> T:
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST
+
+        try:
+            async with asyncio.timeout(self._source.timeout_s):
+                return await answer
+        except TimeoutError:
+            late = f"{what} took more than timeout_s={self._source.timeout_s:g}"
+            raise self._failure(late) from None
+        except MCPError as error:
+            if error.code == INVALID_PARAMS:
+                raise
+            if error.code in (CONNECTION_CLOSED, INVALID_REQUEST):
+                # The second is how a server over HTTP says that it does not know us any more.
+                self._break(str(error))
+            await self._see_it_end()
+            raise self._failure(f"{what}: error {error.code}: {error}") from error
+        except Exception as error:
+            raise self._failure(f"{what}: {_words(error)}") from error
+
+    def _break(self, why: str) -> None:
+        self._broken = self._broken or why
+
+    async def _see_it_end(self) -> None:
+        """Give a process that broke off a moment, for its code says more than its silence."""
+        if self._process is not None and self._broken:
+            await self._process.ended(_EXIT_S)
+
+    def _failure(self, what: str) -> ToolFailure:
+        parts = [what, "" if self._broken in what else self._broken]
+        if self._process is not None and self._process.returncode is not None:
+            parts.append(f"it ended with code {self._process.returncode}")
+            parts.append(" ".join(self._process.last_words.split())[-SHOWN_CHARS:])
+        return ToolFailure(f"MCP server {self._source.label}: {'; '.join(filter(None, parts))}")
+
+    async def _live(self) -> None:
+        from mcp import Client
+
+        try:
+            async with self._transport() as transport, Client(transport) as client:
+                if not self._client.done():
+                    self._client.set_result(client)
+                await self._stop.wait()
+        except Exception as error:  # noqa: BLE001 - handed to whoever opens, or known by its calls
+            if not self._client.done():
+                self._client.set_exception(error)
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncGenerator[Any]:
+        source = self._source
+        if source.url is not None:
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+
+            async with create_mcp_http_client(headers=source.all_headers()) as http:
+                yield streamable_http_client(
+                    source.url, http_client=http, max_sse_event_size=source.message_bytes
+                )
+            return
+        from agentrl_tools.mcp.stdio import transport_of
+
+        self._process = await HostProcess.start(
+            source.command, env=source.all_env(), line_bytes=source.message_bytes
+        )
+        try:
+            yield transport_of(self._process, self._break)
+        finally:
+            await self._process.close()
+
+
+def variable(name: str) -> str:
+    """Return a variable of our own environment; `ConfigError` when there is none."""
+    if name not in os.environ:
+        raise ConfigError(f"the variable {name} is to be handed to an MCP server and is not set")
+    return os.environ[name]
+
+
+def _words(error: BaseException) -> str:
+    """Return an error in a line; of a group, the first cause."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,149 @@
+"""What a trajectory holds of a server: a connection of its own, or its part of a shared one."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from agentrl.errors import ForkUnsupported, ToolError, ToolFailure
+from agentrl.message import Content
+from agentrl.scope import shared
+from agentrl.tool import ToolContext, given_tool
+from agentrl_tools.mcp.connection import Connection
+from agentrl_tools.mcp.result import content_of
+
+if TYPE_CHECKING:
+    from agentrl_tools.mcp.source import McpTools
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that was answered."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    answer: Content
+    is_error: bool
+
+
+class McpInstance:
+    """The state behind a server's tools; one subclass per server has those tools as methods."""
+
+    source: ClassVar["McpTools"]
+
+    def __init__(self) -> None:
+        self._own: Connection | None = None
+        self._shared: SharedServer | None = None
+        self._context: ToolContext | None = None
+        self._calls: list[_Call] = []
+
+    async def open(self, context: ToolContext) -> None:
+        """Connect, or join the connection that the run shares."""
+        self._context = context
+        source = self.source
+        if source.scope == "process":
+            self._shared = await shared(source.key, lambda: SharedServer.open(source))
+        if self._shared is None:
+            self._own = await Connection.open(source)
+
+    async def fork(self) -> Self:
+        """Return a copy: on the shared server as it is, or on a new one after the same calls.
+
+        `ForkUnsupported` unless the source says `fork="replay"`, and when the new server answers
+        otherwise than the first one did.
+        """
+        if self.source.scope == "trajectory" and self.source.fork == "none":
+            raise ForkUnsupported(
+                f"MCP server {self.source.label} has state that cannot be copied; set "
+                "fork='replay' to make its calls again on a new server, or scope='process' if it "
+                "keeps nothing of a trajectory"
+            )
+        assert self._context is not None
+        other = type(self)()
+        await other.open(self._context)
+        try:
+            if self.source.scope == "trajectory":
+                await other._replay(self._calls)
+        except BaseException:
+            await other.close()
+            raise
+        return other
+
+    async def close(self) -> None:
+        """Disconnect; a shared connection stays. Idempotent."""
+        own, self._own, self._shared = self._own, None, None
+        if own is not None:
+            await own.close()
+
+    async def _called(self, tool: str, arguments: Mapping[str, Any]) -> _Call:
+        from mcp.shared.exceptions import MCPError
+
+        connection = self._own if self._shared is None else await self._shared.connection()
+        if connection is None:
+            raise ToolFailure(f"MCP server {self.source.label} is not open")
+        try:
+            result = await connection.call(tool, arguments)
+        except MCPError as refusal:
+            return _Call(tool, dict(arguments), str(refusal)[: self.source.result_chars], True)
+        content = content_of(
+            result, text_chars=self.source.result_chars, image_bytes=self.source.message_bytes
+        )
+        return _Call(tool, dict(arguments), content, result.is_error)
+
+    async def _replay(self, calls: list[_Call]) -> None:
+        for call in calls:
+            again = await self._called(call.tool, call.arguments)
+            if again != call:
+                raise ForkUnsupported(
+                    f"MCP server {self.source.label}: a new server answered call "
+                    f"{call.tool}({json.dumps(dict(call.arguments))}) otherwise than the first; "
+                    "it cannot be forked by replay"
+                )
+            self._calls.append(again)
+
+    async def _answered(self, tool: str, arguments: Mapping[str, Any]) -> Content:
+        call = await self._called(tool, arguments)
+        if self.source.fork == "replay":
+            self._calls.append(call)
+        if call.is_error:
+            shown = call.answer
+            raise ToolError(
+                shown if isinstance(shown, str) else "\n".join(p for p in shown if type(p) is str)
+            )
+        return call.answer
+
+
+class SharedServer:
+    """One connection for everybody in a run, made anew when the server has gone."""
+
+    def __init__(self, source: "McpTools", connection: Connection) -> None:
+        self._source = source
+        self._connection = connection
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, source: "McpTools") -> Self:
+        """Connect."""
+        return cls(source, await Connection.open(source))
+
+    async def connection(self) -> Connection:
+        """Return a connection that is open."""
+        async with self._lock:
+            if not self._connection.is_open:
+                await self._connection.close()
+                self._connection = await Connection.open(self._source)
+            return self._connection
+
+    async def close(self) -> None:
+        """Disconnect. Idempotent."""
+        await self._connection.close()
+
+
+def method(tool: str, schema: Mapping[str, Any]) -> Callable[..., Awaitable[Content]]:
+    """Return a method that calls `tool`, marked as a tool with this schema."""
+
+    async def call(self: McpInstance, /, **arguments: Any) -> Content:
+        return await self._answered(tool, arguments)  # pyright: ignore[reportPrivateUsage]
+
+    return given_tool(call, schema)

@@ -1,0 +1,227 @@
+"""The settings of one MCP server, and its tools as a tool environment wants them."""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from agentrl.errors import ConfigError
+from agentrl.scope import shared
+from agentrl.tool import LateTools, ToolSource
+from agentrl_tools.mcp.connection import Connection, variable
+from agentrl_tools.mcp.instance import McpInstance, method
+
+if TYPE_CHECKING:
+    from mcp_types import Tool
+
+NAME_CHARS = 64
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class McpTools(LateTools):
+    """A server's tools, which are listed when an episode first needs them. See `mcp_tools`."""
+
+    command: tuple[str, ...]
+    url: str | None
+    allow: tuple[str, ...]
+    name: str
+    scope: Literal["trajectory", "process"]
+    fork: Literal["none", "replay"]
+    timeout_s: float
+    connect_timeout_s: float
+    env: Mapping[str, str] = field(repr=False)
+    pass_env: tuple[str, ...]
+    headers: Mapping[str, str] = field(repr=False)
+    headers_from: Mapping[str, str]
+    schema_bytes: int
+    result_chars: int
+    message_bytes: int
+    _asked: "list[_Asked]" = field(default_factory=list["_Asked"], repr=False)
+
+    @property
+    def key(self) -> str:
+        """Return all settings as text: equal ones share what a run shares."""
+        return json.dumps({k: v for k, v in vars(self).items() if k != "_asked"}, sort_keys=True)
+
+    @property
+    def label(self) -> str:
+        """Return the server in a word, for errors and before names that clash."""
+        return self.name
+
+    def all_env(self) -> dict[str, str]:
+        """Return the variables of a server's process."""
+        return {name: variable(name) for name in self.pass_env} | dict(self.env)
+
+    def all_headers(self) -> dict[str, str]:
+        """Return the headers of every request."""
+        return {name: variable(of) for name, of in self.headers_from.items()} | dict(self.headers)
+
+    async def known(self, taken: Collection[str]) -> ToolSource:
+        """Return a class whose instances hold the server's tools; asks the server once."""
+        # In a run, whoever comes first asks, and the others wait for the answer.
+        asked = await shared(("tools of", self.key), self._ask)
+        if asked is None:
+            if not self._asked:
+                self._asked.append(await self._ask())
+            asked = self._asked[0]
+        return asked.kind(frozenset({*taken, *dir(McpInstance)}))
+
+    async def _ask(self) -> "_Asked":
+        connection = await Connection.open(self)
+        try:
+            return _Asked(self, chosen(await connection.tools(), self))
+        finally:
+            await connection.close()
+
+
+class _Asked:
+    """What a server answered, and the classes made of it."""
+
+    def __init__(self, source: McpTools, tools: "tuple[Tool, ...]") -> None:
+        self._source = source
+        self._tools = tools
+        self._kinds: dict[tuple[str, ...], type] = {}
+
+    def kind(self, reserved: frozenset[str]) -> type:
+        """Return a class with the tools as methods, none of them called as in `reserved`."""
+        tools = called_by(self._tools, self._source.label, reserved)
+        if (names := tuple(tools)) not in self._kinds:
+            methods = {
+                called: method(tool.name, schema_of(called, tool, self._source))
+                for called, tool in tools.items()
+            }
+            name = f"McpTools_{self._source.label}"
+            self._kinds[names] = type(name, (McpInstance,), {"source": self._source, **methods})
+        return self._kinds[names]
+
+    async def close(self) -> None:
+        """Hold nothing."""
+
+
+def mcp_tools(
+    *,
+    command: Sequence[str] = (),
+    url: str | None = None,
+    allow: Sequence[str] = (),
+    name: str = "",
+    scope: str = "trajectory",
+    fork: str = "none",
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 20.0,
+    env: Mapping[str, str] | None = None,
+    pass_env: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+    headers_from: Mapping[str, str] | None = None,
+    schema_bytes: int = 16_384,
+    result_chars: int = 65_536,
+    message_bytes: int = 2**24,
+) -> McpTools:
+    """Return the tools of one MCP server, for `tools=[...]` of a tool environment.
+
+    Either `command` starts a server that is talked to over stdio, or `url` is where one listens
+    (streamable HTTP). `allow` names the tools to take; all without. `scope` says whether every
+    trajectory has a server of its own or the run has one; `fork` how a server of a trajectory is
+    copied. `timeout_s` bounds every call, `connect_timeout_s` the start. A started server sees the
+    variables of `env` and, of ours, those named in `pass_env`; `headers_from` maps a header to the
+    variable of ours that holds it. `schema_bytes` bounds the schema of a tool, `result_chars` what
+    the model reads of a result, `message_bytes` what the server may send at once.
+
+    Nothing is started here. Raises `ConfigError` for settings that contradict each other.
+    """
+    if isinstance(command, str) or bool(command) == (url is not None):
+        raise ConfigError(
+            f"an MCP server is command={command!r} and url={url!r}; give a list of words as "
+            "`command`, or a `url`, and not both"
+        )
+    if url is not None and (urlsplit(url).scheme not in ("http", "https") or env or pass_env):
+        raise ConfigError(
+            f"MCP server {url!r}: a url is http or https, and has no environment; secrets of a "
+            "server over HTTP are `headers` or `headers_from`"
+        )
+    if command and (headers or headers_from):
+        raise ConfigError("an MCP server that is a command has no headers; give it `env`")
+    if scope not in ("trajectory", "process") or fork not in ("none", "replay"):
+        raise ConfigError(
+            f"an MCP server has scope={scope!r} and fork={fork!r}; scope is 'trajectory' or "
+            "'process', fork is 'none' or 'replay'"
+        )
+    numbers = {"timeout_s": timeout_s, "connect_timeout_s": connect_timeout_s}
+    numbers |= {"schema_bytes": schema_bytes, "result_chars": result_chars}
+    for key, number in (numbers | {"message_bytes": message_bytes}).items():
+        if not number > 0:
+            raise ConfigError(f"an MCP server has {key}={number}; it must be more than 0")
+    return McpTools(
+        command=tuple(command),
+        url=url,
+        allow=tuple(allow),
+        name=legal(name or (urlsplit(url).hostname or "" if url else PurePath(command[0]).stem)),
+        scope=scope,
+        fork=fork,
+        timeout_s=timeout_s,
+        connect_timeout_s=connect_timeout_s,
+        env=dict(env or {}),
+        pass_env=tuple(pass_env),
+        headers=dict(headers or {}),
+        headers_from=dict(headers_from or {}),
+        schema_bytes=schema_bytes,
+        result_chars=result_chars,
+        message_bytes=message_bytes,
+    )
+
+
+def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
+    """Return the tools that are allowed, in the server's order.
+
+    Raises `ConfigError` when a named tool is not there, or none is.
+    """
+    listed = [tool.name for tool in tools]
+    if missing := [name for name in source.allow if name not in listed]:
+        raise ConfigError(
+            f"MCP server {source.label} has no tool {missing[0]!r}; it has {listed}; mend `allow`"
+        )
+    found = tuple(t for t in tools if not source.allow or t.name in source.allow)
+    if not found:
+        raise ConfigError(f"MCP server {source.label} lists no tools; leave it out")
+    return found
+
+
+def called_by(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -> "dict[str, Tool]":
+    """Return the tools by the name the model calls them by.
+
+    That is the server's own name in letters a model may write. One that is in `reserved`, or that
+    two tools of the server share, has the server's label before it, then a number after it.
+    """
+    found: dict[str, Tool] = {}
+    for tool in tools:
+        called = legal(tool.name)
+        if called in reserved or called in found:
+            called = legal(f"{label}_{tool.name}")
+        stem, number = called, 2
+        while called in reserved or called in found:
+            called = f"{stem[: NAME_CHARS - 4]}_{number}"
+            number += 1
+        found[called] = tool
+    return found
+
+
+def legal(name: str) -> str:
+    """Return a name of letters, digits, `_` and `-` that begins with no digit, at most 64."""
+    written = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "server"
+    return written if written[0].isalpha() or written[0] == "_" else f"_{written}"[:NAME_CHARS]
+
+
+def schema_of(called: str, tool: "Tool", source: McpTools) -> dict[str, Any]:
+    """Return the schema of a tool as the model reads it; `ConfigError` for one that is too long."""
+    parameters = {"type": "object", "properties": {}} | tool.input_schema
+    described = tool.description or tool.title or tool.name
+    function = {"name": called, "description": described, "parameters": parameters}
+    size = len(json.dumps(function).encode())
+    if size > source.schema_bytes:
+        raise ConfigError(
+            f"MCP server {source.label}: the schema of {tool.name!r} has {size} bytes, and "
+            f"schema_bytes={source.schema_bytes}; leave the tool out of `allow`, or raise it"
+        )
+    return {"type": "function", "function": function}
