@@ -1,0 +1,1 @@
+"""A shop: a catalogue, a cart, a checkout, orders and an account."""

@@ -1,0 +1,309 @@
+"""The pages of the shop."""
+
+from collections.abc import Awaitable, Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agentrl_envs.web.sites.pages import Pages, form, go, number, state_of
+from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, SORTS, euros, stars
+from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, Refused, Shop
+
+PER_PAGE = 8
+_PAGES = Pages(Path(__file__).with_name("templates"), {"euros": euros, "stars": stars})
+
+
+def _show(request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
+    shop: Shop = state_of(request)
+    count = sum(line.quantity for line in shop.cart)
+    return _PAGES.show(
+        name, status=status, shop=shop, count=count, categories=CATEGORIES, **context
+    )
+
+
+async def home(request: Request) -> Response:
+    """Show the categories."""
+    return _show(request, "home")
+
+
+async def search(request: Request) -> Response:
+    """Show a page of the products that fit."""
+    asked = request.query_params
+    fields = {name: asked.get(name, "") for name in ("q", "category", "max", "rating", "sort")}
+    found = state_of(request).catalogue.search(
+        query=fields["q"],
+        category=fields["category"] if fields["category"] in CATEGORIES else "",
+        max_price_cents=number(fields["max"]) * 100 if fields["max"].strip() else None,
+        min_rating_tenths=number(fields["rating"]) * 10,
+        sort=fields["sort"],
+    )
+    page = max(1, number(asked.get("page", "1"), 1))
+    last = max(1, -(-len(found) // PER_PAGE))
+    shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    link = "/search?" + urlencode({k: v for k, v in fields.items() if v} | {"page": ""})
+    context: dict[str, Any] = {"fields": fields, "found": len(found), "shown": shown}
+    return _show(request, "search", sorts=SORTS, page=page, last=last, link=link, **context)
+
+
+async def product(request: Request) -> Response:
+    """Show a product."""
+    return _product(request)
+
+
+def _product(request: Request, problem: str = "") -> Response:
+    shop: Shop = state_of(request)
+    try:
+        found = shop.product(request.path_params["id"])
+    except Refused as refusal:
+        return _show(request, "missing", status=404, problem=str(refusal))
+    reviews = [review for review in shop.reviews if review.product == found.id]
+    status = 422 if problem else 200
+    return _show(request, "product", status=status, product=found, reviews=reviews, problem=problem)
+
+
+async def add(request: Request) -> Response:
+    """Put a product into the cart."""
+    fields = await form(request)
+    try:
+        state_of(request).add_to_cart(
+            request.path_params["id"], fields.get("colour", ""), number(fields.get("quantity", ""))
+        )
+    except Refused as refusal:
+        return _product(request, str(refusal))
+    return go("/cart")
+
+
+async def wish(request: Request) -> Response:
+    """Put a product on the wish list."""
+    return _then("/wishlist", request, lambda shop: shop.wish(request.path_params["id"]))
+
+
+async def unwish(request: Request) -> Response:
+    """Take a product off the wish list."""
+    return _then("/wishlist", request, lambda shop: shop.unwish(request.path_params["id"]))
+
+
+async def review(request: Request) -> Response:
+    """Review a product."""
+    fields = await form(request)
+    id = request.path_params["id"]
+    try:
+        state_of(request).review(id, number(fields.get("stars", "")), fields.get("text", ""))
+    except Refused as refusal:
+        return _product(request, str(refusal))
+    return go(f"/product/{id}")
+
+
+async def cart(request: Request) -> Response:
+    """Show the cart."""
+    return _show(request, "cart", problem="")
+
+
+async def quantity(request: Request) -> Response:
+    """Change a line of the cart."""
+    count = number((await form(request)).get("quantity", ""), -1)
+    return _then("/cart", request, lambda shop: shop.set_quantity(_place(request), count))
+
+
+async def remove(request: Request) -> Response:
+    """Remove a line of the cart."""
+    return _then("/cart", request, lambda shop: shop.set_quantity(_place(request), 0))
+
+
+async def coupon(request: Request) -> Response:
+    """Use a coupon."""
+    code = (await form(request)).get("code", "")
+    return _then("/cart", request, lambda shop: shop.use_coupon(code))
+
+
+async def checkout(request: Request) -> Response:
+    """Show the form of an order, or order."""
+    shop: Shop = state_of(request)
+    fields = {"address": str(shop.default_address), "delivery": "standard", "terms": ""}
+    problem = ""
+    if request.method == "POST":
+        fields |= await form(request)
+        try:
+            order = shop.order(
+                address=number(fields["address"]),
+                delivery=fields["delivery"],
+                accepted=bool(fields["terms"]),
+            )
+        except Refused as refusal:
+            problem = str(refusal)
+        else:
+            return go(f"/orders/{order.id}")
+    context = {"fields": fields, "problem": problem, "deliveries": DELIVERIES}
+    return _show(request, "checkout", status=422 if problem else 200, **context)
+
+
+async def orders(request: Request) -> Response:
+    """List the orders."""
+    return _show(request, "orders")
+
+
+async def order(request: Request) -> Response:
+    """Show an order."""
+    return _with_order(request, "order")
+
+
+def _with_order(request: Request, name: str, problem: str = "") -> Response:
+    try:
+        found = state_of(request).order_of(_id(request))
+    except Refused as refusal:
+        return _show(request, "missing", status=404, problem=str(refusal))
+    status = 422 if problem else 200
+    return _show(request, name, status=status, order=found, problem=problem, reasons=REASONS)
+
+
+async def cancel(request: Request) -> Response:
+    """Cancel an order."""
+    id = _id(request)
+    return _then(f"/orders/{id}", request, lambda shop: shop.cancel(id))
+
+
+async def again(request: Request) -> Response:
+    """Put an order into the cart again."""
+    return _then("/cart", request, lambda shop: shop.order_again(_id(request)))
+
+
+async def send_back(request: Request) -> Response:
+    """Show the form of a return, or return."""
+    if request.method == "GET":
+        return _with_order(request, "return")
+    fields = await form(request)
+    try:
+        state_of(request).send_back(_id(request), fields.get("item", ""), fields.get("reason", ""))
+    except Refused as refusal:
+        return _with_order(request, "return", str(refusal))
+    return go(f"/orders/{_id(request)}")
+
+
+async def account(request: Request) -> Response:
+    """Show who the customer is, or change it."""
+    shop: Shop = state_of(request)
+    fields = {"name": shop.name, "email": shop.email, "phone": shop.phone}
+    fields["newsletter"] = "on" if shop.newsletter else ""
+    problem = ""
+    if request.method == "POST":
+        fields = {**dict.fromkeys(fields, ""), **await form(request)}
+        try:
+            shop.update_account(
+                name=fields["name"],
+                email=fields["email"],
+                phone=fields["phone"],
+                newsletter=bool(fields["newsletter"]),
+            )
+        except Refused as refusal:
+            problem = str(refusal)
+        else:
+            return go("/account")
+    status = 422 if problem else 200
+    return _show(request, "account", status=status, fields=fields, problem=problem)
+
+
+async def addresses(request: Request) -> Response:
+    """List the addresses."""
+    return _show(request, "addresses")
+
+
+async def new_address(request: Request) -> Response:
+    """Show the form of an address, or add it."""
+    fields = dict.fromkeys(("name", "street", "city", "postcode"), "")
+    problem = ""
+    if request.method == "POST":
+        given = await form(request)
+        fields = {name: given.get(name, "") for name in fields}
+        try:
+            state_of(request).add_address(**fields)
+        except Refused as refusal:
+            problem = str(refusal)
+        else:
+            return go("/addresses")
+    status = 422 if problem else 200
+    return _show(request, "new_address", status=status, fields=fields, problem=problem)
+
+
+async def default_address(request: Request) -> Response:
+    """Make an address the default."""
+    return _then("/addresses", request, lambda shop: shop.make_default(_id(request)))
+
+
+async def remove_address(request: Request) -> Response:
+    """Remove an address."""
+    return _then("/addresses", request, lambda shop: shop.remove_address(_id(request)))
+
+
+async def wishlist(request: Request) -> Response:
+    """Show the wish list."""
+    return _show(request, "wishlist")
+
+
+async def missing(request: Request, error: Exception) -> Response:
+    """Say that there is no such page."""
+    del error
+    return _show(request, "missing", status=404, problem="There is no such page.")
+
+
+def _then(path: str, request: Request, change: Callable[[Shop], None]) -> Response:
+    """Change the shop and go on to a page, or say why not."""
+    try:
+        change(state_of(request))
+    except Refused as refusal:
+        return _show(request, "missing", status=422, problem=str(refusal))
+    return go(path)
+
+
+def _id(request: Request) -> int:
+    return int(request.path_params["id"])
+
+
+def _place(request: Request) -> int:
+    return int(request.path_params["place"])
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+_GET: dict[str, Endpoint] = {
+    "/": home,
+    "/search": search,
+    "/product/{id}": product,
+    "/cart": cart,
+    "/orders": orders,
+    "/orders/{id:int}": order,
+    "/addresses": addresses,
+    "/wishlist": wishlist,
+}
+_POST: dict[str, Endpoint] = {
+    "/product/{id}/add": add,
+    "/product/{id}/wish": wish,
+    "/product/{id}/unwish": unwish,
+    "/product/{id}/review": review,
+    "/cart/{place:int}/quantity": quantity,
+    "/cart/{place:int}/remove": remove,
+    "/cart/coupon": coupon,
+    "/orders/{id:int}/cancel": cancel,
+    "/orders/{id:int}/again": again,
+    "/addresses/{id:int}/default": default_address,
+    "/addresses/{id:int}/remove": remove_address,
+}
+_BOTH: dict[str, Endpoint] = {
+    "/checkout": checkout,
+    "/orders/{id:int}/return": send_back,
+    "/account": account,
+    "/addresses/new": new_address,
+}
+
+
+@cache
+def app() -> Starlette:
+    """Return the application, one for all episodes: the state comes with the request."""
+    routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in _GET.items()]
+    routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in _POST.items()]
+    routes += [Route(path, endpoint, methods=["GET", "POST"]) for path, endpoint in _BOTH.items()]
+    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})

@@ -1,0 +1,65 @@
+"""Random choices that several kinds of tasks make, and how they are worded."""
+
+from random import Random
+from typing import Any
+
+from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, Product
+from agentrl_envs.web.sites.shop.state import Shop
+from agentrl_envs.web.sites.template import Unfit, Wanted
+
+NUMBERS = ("no", "one", "two", "three", "four")
+
+
+def some_product(random: Random, shop: Shop) -> Product:
+    """Return any product."""
+    return random.choice(list(shop.catalogue.products.values()))
+
+
+def some_line(random: Random, shop: Shop) -> Wanted:
+    """Return a product, a colour and a quantity of it."""
+    product = some_product(random, shop)
+    return {
+        "product": product.id,
+        "name": product.name,
+        "colour": random.choice(product.colours),
+        "quantity": random.randrange(1, 4),
+    }
+
+
+def worded(line: Wanted) -> str:
+    """Return a line as a task says it."""
+    return f"{NUMBERS[line['quantity']]} {line['colour']} {line['name']}"
+
+
+def put(shop: Shop, line: Wanted) -> None:
+    """Put a line into the cart."""
+    shop.add_to_cart(line["product"], line["colour"], line["quantity"])
+
+
+def filtered(random: Random, shop: Shop, *, sort: str) -> Wanted:
+    """Return conditions on a category, and the one product that is first by them."""
+    category = random.choice(CATEGORIES)
+    max_price = random.choice((40, 60, 80, 100))
+    stars = random.choice((3, 4))
+    found = shop.catalogue.search(
+        category=category,
+        max_price_cents=max_price * 100,
+        min_rating_tenths=stars * 10,
+        sort=sort,
+    )
+    if len(found) < 2 or _tied(found[0], found[1], sort):
+        raise Unfit
+    first: Product = found[0]
+    return {
+        "category": category,
+        "max_price": str(max_price),
+        "stars": stars,
+        "product": first.id,
+        "name": first.name,
+        "colour": random.choice(first.colours),
+        "quantity": 1,
+    }
+
+
+def _tied(first: Any, second: Any, sort: str) -> bool:
+    return sort == "rating" and first.rating_tenths == second.rating_tenths

@@ -1,0 +1,60 @@
+"""What players of the shop's tasks do again and again."""
+
+from collections.abc import Generator
+
+from agentrl.env import Action, call
+from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.web.sites.play import click, fill, select
+
+Moves = Generator[Action, Page, Page]
+"""A part of a script; returns the page it ends on."""
+
+
+def to_product(page: Page, name: str) -> Moves:
+    """Search for a product and go to its page."""
+    page = yield call("fill", id=page.id(name="Search products"), text=name)
+    page = yield click(page, "button", "Search")
+    return (yield click(page, "link", name))
+
+
+def to_list(
+    page: Page, *, category: str, max_price: str = "", stars: str = "", order: str = ""
+) -> Moves:
+    """Go to a category, filtered and ordered."""
+    page = yield click(page, "link", category)
+    if max_price:
+        page = yield fill(page, "Highest price", max_price)
+    if stars:
+        page = yield select(page, "Stars", stars)
+    if order:
+        page = yield select(page, "Order", order)
+    return (yield click(page, "button", "Apply"))
+
+
+def first_product(page: Page, category: str) -> str:
+    """Return the name of the first product of a list."""
+    products = [node for node in page.all("link") if node.depth and not node.name.endswith("page")]
+    start = next(i for i, node in enumerate(page.nodes) if node.name.endswith("products"))
+    shown = [node for node in page.nodes[start:] if node in products]
+    if not shown:
+        raise LookupError(f"no product of {category} is shown")
+    return shown[0].name
+
+
+def add(page: Page, *, colour: str, quantity: int) -> Moves:
+    """Put what the page shows into the cart."""
+    page = yield select(page, "Colour", colour)
+    if quantity != 1:
+        page = yield fill(page, "Quantity", str(quantity))
+    return (yield click(page, "button", "Add to cart"))
+
+
+def check_out(page: Page, *, delivery: str, address: str = "") -> Moves:
+    """Order what is in the cart, which the page shows."""
+    page = yield click(page, "link", "Check out")
+    if address:
+        page = yield select(page, "Address", address)
+    if delivery != "standard":
+        page = yield select(page, "Delivery", delivery)
+    page = yield call("click", id=page.id("checkbox", "I accept the terms"))
+    return (yield click(page, "button", "Place order"))

@@ -1,0 +1,17 @@
+"""The shop as a site with tasks."""
+
+from agentrl_envs.web.sites.pack import Site
+from agentrl_envs.web.sites.shop.app import app
+from agentrl_envs.web.sites.shop.buying import BUYING
+from agentrl_envs.web.sites.shop.managing import MANAGING
+from agentrl_envs.web.sites.shop.state import Shop, shop
+from agentrl_envs.web.sites.shop.summary import summary
+
+SHOP: Site[Shop] = Site(
+    name="shop",
+    app=app,
+    state=shop,
+    summary=summary,
+    templates=(*BUYING, *MANAGING),
+    heldout_templates=frozenset({"order_two", "best_rated", "cheaper", "forget_address"}),
+)

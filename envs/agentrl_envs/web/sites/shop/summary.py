@@ -1,0 +1,39 @@
+"""Everything a task may be about, of a shop's state."""
+
+from typing import Any
+
+from agentrl_envs.web.sites.shop.state import Address, Line, Order, Shop
+
+
+def summary(shop: Shop) -> dict[str, Any]:
+    """Return a shop in plain values; what has no order is sorted."""
+    return {
+        "account": (shop.name, shop.email, shop.phone, shop.newsletter),
+        "cart": _lines(shop.cart),
+        "coupon": shop.coupon,
+        "orders": [_order(order) for order in shop.orders],
+        "addresses": sorted(_address(address) for address in shop.addresses),
+        "default": _address(shop.address(shop.default_address)),
+        "wishlist": sorted(shop.wishlist),
+        "reviews": [(review.product, review.stars, review.text) for review in shop.reviews],
+    }
+
+
+def _lines(lines: list[Line]) -> list[tuple[str, str, int]]:
+    return sorted((line.product, line.colour, line.quantity) for line in lines)
+
+
+def _address(address: Address) -> tuple[str, str, str, str]:
+    return (address.name, address.street, address.city, address.postcode)
+
+
+def _order(order: Order) -> dict[str, Any]:
+    return {
+        "lines": _lines(order.lines),
+        "address": _address(order.address),
+        "delivery": order.delivery,
+        "coupon": order.coupon,
+        "total": order.total_cents,
+        "status": order.status,
+        "returns": sorted((item.product, item.reason) for item in order.returns),
+    }

@@ -1,0 +1,66 @@
+"""A kind of task on a site: what is asked, what the state is once it is done, who can do it."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from agentrl_envs.web.sites.asgi import Check
+from agentrl_envs.web.sites.play import Player
+from agentrl_envs.web.world import Verdict
+
+State = TypeVar("State")
+Wanted = dict[str, Any]
+"""What one task of a kind is about; JSON-serialisable. `goal` is what the agent reads."""
+
+
+class Unfit(Exception):
+    """These random choices make no task of this kind; others may."""
+
+
+def nothing(state: Any, wanted: Wanted) -> None:
+    """Change nothing."""
+    del state, wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template(Generic[State]):
+    """One kind of task."""
+
+    name: str
+    level: int
+    """1 to 3: how many steps and conditions."""
+    make: Callable[[Random, State], Wanted]
+    """Choose a task on a fresh state. Raises `Unfit` to be asked again with another seed."""
+    play: Player
+    do: Callable[[State, Wanted], None] = nothing
+    """Do the task on the state: what the state is then is what is wanted, and nothing else."""
+    prepare: Callable[[State, Wanted], None] = nothing
+    """Change a fresh state before the episode begins."""
+    right: Callable[[str, str], bool] | None = None
+    """Compares an answer with `wanted["answer"]`; None where nothing is to be answered."""
+
+
+def checker(
+    template: Template[State],
+    wanted: Wanted,
+    start: State,
+    summary: Callable[[State], Mapping[str, Any]],
+) -> Check[State]:
+    """Return what judges an episode that begins with `start`.
+
+    It pays 1 once the state is as it must be in everything `summary` tells, what nobody asked for
+    included; with an answer to give, when that is right too. It ends with success or a last word.
+    """
+    done = copy.deepcopy(start)
+    template.do(done, wanted)
+    aim = summary(done)
+
+    def check(state: State, said: str | None) -> Verdict:
+        fits = summary(state) == aim
+        if template.right is not None:
+            fits = fits and said is not None and template.right(said, wanted["answer"])
+        return Verdict(reward=float(fits), done=fits or said is not None)
+
+    return check
