@@ -4,19 +4,32 @@
 - `code/*`: the same questions with a Python interpreter (`agentrl_envs.code`);
 - `programs/*`: a program to write, graded apart on hidden inputs (`agentrl_envs.programs`);
 - `retrieval/*`: questions that a corpus answers, with search tools (`agentrl_envs.retrieval`);
+- `miniwob/*`: the pages of MiniWoB++ in a browser (`agentrl_envs.web.miniwob`);
+- `shop/Mix-v0`, `wiki/Mix-v0`: sites of our own in a browser (`agentrl_envs.web.sites`);
+- `web/Site-v0`: a site of yours in a browser (`agentrl_envs.web.site`);
 - `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
 """
 
 from agentrl.registry import register
-from agentrl_envs.families import FAMILIES, PROGRAMS, camel
+from agentrl_envs.families import FAMILIES, MINIWOB, PROGRAMS, camel
 
-__all__ = ["FAMILIES", "PROGRAMS", "register_envs"]
+__all__ = ["FAMILIES", "MINIWOB", "PROGRAMS", "register_envs"]
 
 _KINDS = {
     "reasoning": ("agentrl_envs.reasoning:ReasoningEnv", "answered directly"),
     "code": ("agentrl_envs.code:CodeEnv", "with a stateful Python tool"),
 }
 _PROGRAMS = "agentrl_envs.programs:ProgramsEnv"
+_WEB = "agentrl_envs.web:WebEnv"
+_SITES = {
+    "shop": ("agentrl_envs.web.sites:shop", "a shop: search, compare, order"),
+    "wiki": ("agentrl_envs.web.sites:wiki", "an encyclopaedia of a made-up world, to search"),
+}
+_ONE_PAGE = (
+    *("click", "double_click", "fill", "select", "press", "hover", "drag", "scroll"),
+    *("click_at", "drag_at", "wait", "answer"),
+)
+"""The actions for tasks that are one page: its address and its tabs are none of the task."""
 
 
 def register_envs() -> None:
@@ -58,6 +71,7 @@ def register_envs() -> None:
         "agentrl_envs.retrieval:CorpusEnv",
         description="your questions about your texts, with search tools; needs corpus, questions",
     )
+    _register_web()
     for family in PROGRAMS:
         register(
             f"programs/{camel(family)}-v0",
@@ -65,3 +79,37 @@ def register_envs() -> None:
             kwargs={"families": family},
             description=f"write a program: {family}, graded on hidden inputs",
         )
+
+
+def _register_web() -> None:
+    page = {
+        "pack": "agentrl_envs.web.miniwob.pack:MiniWobPack",
+        "actions": list(_ONE_PAGE),
+        "screen": [400, 300],
+    }
+    register(
+        "miniwob/Mix-v0",
+        _WEB,
+        kwargs=page,
+        description="any of the pages of MiniWoB++, in a browser; needs families=...",
+    )
+    for family in MINIWOB:
+        register(
+            f"miniwob/{camel(family.replace('-', '_'))}-v0",
+            _WEB,
+            kwargs={**page, "families": family},
+            description=f"MiniWoB++'s {family}, in a browser",
+        )
+    for name, (pack, what) in _SITES.items():
+        register(
+            f"{name}/Mix-v0",
+            _WEB,
+            kwargs={"pack": pack, "fork": "copy"},
+            description=f"{what}, in a browser",
+        )
+    register(
+        "web/Site-v0",
+        _WEB,
+        kwargs={"pack": "agentrl_envs.web.site:SitePack"},
+        description="a site of yours in a browser; needs start_url, tasks, checker",
+    )

@@ -1,14 +1,14 @@
 """Tasks done in a browser: pages that the host serves, actions as tools, checkers that look."""
 
-import asyncio
 import functools
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self, cast
 
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
-from agentrl.errors import ConfigError, EnvError, ToolError, blame
+from agentrl.errors import ConfigError, EnvError, ForkUnsupported, ToolError, blame
 from agentrl.message import Content, Message
 from agentrl.registry import load
 from agentrl.rollout.replay import History, fingerprint, replay
@@ -61,7 +61,6 @@ class WebEnv:
         self,
         *,
         pack: str | TaskPack,
-        pack_kwargs: Mapping[str, Any] | None = None,
         observation: str | Sequence[Kind] = "axtree",
         observation_kwargs: Mapping[str, Any] | None = None,
         actions: Sequence[str] | None = None,
@@ -71,12 +70,12 @@ class WebEnv:
         fork: ForkStrategy = "replay",
         browser: BrowserSettings | Mapping[str, Any] | None = None,
         step_s: float = 60.0,
+        **pack_kwargs: Any,
     ) -> None:
         """Acquire nothing.
 
         Args:
-            pack: The tasks: a `TaskPack`, or `module:Class` of one, made with `pack_kwargs`.
-            pack_kwargs: See there.
+            pack: The tasks: a `TaskPack`, or `module:name` of what makes one of `pack_kwargs`.
             observation: A kind of observation, or several in order; see `observation.Kind`.
             observation_kwargs: Caps and options; the other fields of `observation.Wants`.
             actions: Names of the tools to offer; all of them when left out.
@@ -87,11 +86,8 @@ class WebEnv:
                 does not look the same; or always `replay`; or `none`.
             browser: Fields of `BrowserSettings`. Environments with the same settings share theirs.
             step_s: For one replayed step of a fork.
+            **pack_kwargs: What the pack takes; see there.
         """
-        if isinstance(pack, str):
-            pack = cast("TaskPack", load(pack)(**(pack_kwargs or {})))
-        elif pack_kwargs:
-            raise ConfigError("pack_kwargs are for a pack given as module:Class")
         if max_turns is not None and max_turns < 1:
             raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
         if fork not in ("copy", "replay", "none"):
@@ -99,7 +95,7 @@ class WebEnv:
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
         self.fork_strategy: ForkStrategy = fork
         self._wants = Wants(kinds=cast("Any", kinds), **(observation_kwargs or {}))
-        self._pack = pack
+        self._pack = _pack(pack, pack_kwargs)
         self._names = chosen(actions)
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
         self._schemas = tuple(signature.schema for signature in self._signatures.values())
@@ -113,8 +109,8 @@ class WebEnv:
         self._owns_pool = False
         self._episode: _Episode | None = None
         self._forked: Info = {}
-        if getattr(pack, "has_gold", True):
-            self.gold = pack.gold
+        if getattr(self._pack, "has_gold", True):
+            self.gold = self._pack.gold
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
         """Yield the tasks of the pack."""
@@ -171,8 +167,6 @@ class WebEnv:
         """Return a copy of the world as it is now; see `fork` of the constructor."""
         episode = self._running()
         if self.fork_strategy == "none":
-            from agentrl.errors import ForkUnsupported
-
             raise ForkUnsupported("this environment was made with fork=none")
         began = time.monotonic()
         made, how = await self._copied(episode) if self.fork_strategy == "copy" else None, "copy"
@@ -202,14 +196,10 @@ class WebEnv:
             )
         return self._episode
 
-    async def _begun(self, world: World, state: Any = None) -> tuple[Visit, str]:
+    async def _begun(self, world: World) -> tuple[Visit, str]:
         pool = await self._browsers()
-        visit, loaded = await pool.visit(
-            world.start_url, self._screen, reusable=world.reusable and state is None
-        )
+        visit, loaded = await pool.visit(world.start_url, self._screen, reusable=world.reusable)
         try:
-            if state is not None:
-                await visit.restore(state)
             return visit, await visit.begin(world, loaded=loaded)
         except BaseException:
             visit.fail(EnvError("its episode did not begin"))
@@ -336,10 +326,10 @@ class WebEnv:
         visit: Visit | None = None
         try:
             shown = await self._shown(episode.visit)
-            state = await episode.visit.storage()
+            storage = await episode.visit.storage()
             pool = await made._browsers()
             visit, _ = await pool.visit(world.start_url, self._screen, reusable=False)
-            await visit.restore(state)
+            await visit.restore(storage)
             visit.world = world
             await visit.go(episode.visit.tab.url)
             await visit.settle()
@@ -368,12 +358,28 @@ class WebEnv:
             await self._release(visit, world)
 
 
+def _pack(pack: str | TaskPack, kwargs: Mapping[str, Any]) -> TaskPack:
+    if not isinstance(pack, str):
+        if kwargs:
+            raise ConfigError(f"settings {sorted(kwargs)} are for a pack given as module:name")
+        return pack
+    maker = load(pack)
+    try:
+        inspect.signature(maker).bind(**kwargs)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(maker).parameters) or "none"
+        raise ConfigError(f"{pack}: {error}; the settings of these tasks are: {known}") from None
+    return cast("TaskPack", maker(**kwargs))
+
+
 def _settings(given: BrowserSettings | Mapping[str, Any] | None) -> BrowserSettings:
     if isinstance(given, BrowserSettings):
         return given
     known = {field.name for field in fields(BrowserSettings)}
     if unknown := sorted((given or {}).keys() - known):
-        raise ConfigError(f"browser has no settings {unknown}; there are {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"browser has no settings {unknown}; there are {', '.join(sorted(known))}"
+        )
     return BrowserSettings(**(given or {}))
 
 
@@ -383,8 +389,6 @@ def _looks(content: Content) -> str:
 
 def _with(result: ToolResult, shown: Content) -> ToolResult:
     """Return a result with the page after it."""
-    import dataclasses
-
     said = "" if result.status == "ok" else f"{result.content}\n"
-    content: Content = said + shown if isinstance(shown, str) else (said + cast("str", shown[0]), *shown[1:])
-    return dataclasses.replace(result, content=content)
+    content: Content = said + shown if isinstance(shown, str) else (said, *shown)
+    return replace(result, content=content)

@@ -1,7 +1,6 @@
 """One browser process with everything it starts."""
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EnvError
@@ -31,9 +30,7 @@ class Browser:
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
-    async def start(
-        cls, playwright: "Playwright", settings: BrowserSettings, on_death: "Callable[[], None]"
-    ) -> "Browser":
+    async def start(cls, playwright: "Playwright", settings: BrowserSettings) -> "Browser":
         """Start a browser. `ConfigError` where this machine cannot run one as configured."""
         from playwright.async_api import Error
 
@@ -53,10 +50,12 @@ class Browser:
         except BaseException as error:
             await in_thread(command.clear)
             if isinstance(error, Error):
-                raise ConfigError(f"no browser could be started: {_why(error)}; {WAY_OUT}") from error
+                raise ConfigError(
+                    f"no browser could be started: {_why(error)}; {WAY_OUT}"
+                ) from error
             raise
         browser = cls(process, command, settings)
-        process.on("disconnected", lambda _: (browser._died(), on_death()))
+        process.on("disconnected", lambda _: browser._died())
         return browser
 
     @property
@@ -111,7 +110,7 @@ class Browser:
         return None if group is None else group.memory_bytes()
 
     async def close(self) -> None:
-        """End it and everything in it. Idempotent; a cancelled caller leaves it to end by itself."""
+        """End it and everything in it. Idempotent; without its caller it ends all the same."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)

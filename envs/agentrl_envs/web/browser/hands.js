@@ -1,89 +1,90 @@
 // Runs in the isolated world beside observe.js: what the mouse and the keyboard cannot do by
 // themselves, and when what they set off has been drawn.
-
-function restless() {
-  return document.getAnimations().some((animation) => {
-    const timing = animation.effect?.getComputedTiming();
-    return animation.playState === "running" && timing && Number.isFinite(timing.endTime);
-  });
-}
-
-// Resolves after two frames without a change of the document, with true; with false after mostMs.
-function still(mostMs) {
-  return new Promise((resolve) => {
-    let changed = false;
-    let frames = 0;
-    const observer = new MutationObserver(() => { changed = true; });
-    const end = (calm) => {
-      observer.disconnect();
-      clearTimeout(timer);
-      resolve(calm);
-    };
-    const timer = setTimeout(() => end(false), mostMs);
-    const frame = () => {
-      frames = changed || restless() ? 0 : frames + 1;
-      changed = false;
-      if (frames >= 2) end(true);
-      else requestAnimationFrame(frame);
-    };
-    observer.observe(document, {
-      subtree: true, childList: true, attributes: true, characterData: true,
+(() => {
+  function restless() {
+    return document.getAnimations().some((animation) => {
+      const timing = animation.effect?.getComputedTiming();
+      return animation.playState === "running" && timing && Number.isFinite(timing.endTime);
     });
-    requestAnimationFrame(frame);
-  });
-}
-
-// Fields that a keyboard fills in pieces take their value whole; false for one that refuses it.
-function put({ id, value }) {
-  const element = elementOf(id);
-  if (!element) return null;
-  const setter = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
-  setter.call(element, value);
-  element.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
-  element.dispatchEvent(new Event("change", { bubbles: true }));
-  return element.value !== "" || value === "";
-}
-
-// Everything in a field, chosen, so that what is typed replaces it.
-function mark(id) {
-  const element = elementOf(id);
-  if (!element) return false;
-  element.focus({ preventScroll: true });
-  if (element.select) element.select();
-  else getSelection().selectAllChildren(element);
-  return true;
-}
-
-// Chooses one option by its label or value; the labels there are, where there is no such option.
-function choose({ id, wanted }) {
-  const element = elementOf(id);
-  const options = [...element.options];
-  const plain = (text) => text.replace(/\s+/g, " ").trim();
-  const found = options.find((one) => plain(one.label) === plain(wanted)) ??
-    options.find((one) => one.value === wanted);
-  if (!found || found.disabled) return options.map((one) => plain(one.label)).slice(0, 50);
-  if (element.multiple) found.selected = !found.selected;
-  else element.value = found.value, found.selected = true;
-  element.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
-  element.dispatchEvent(new Event("change", { bubbles: true }));
-  return null;
-}
-
-// Scrolls what an element is in, or the page, by parts of what is seen of it; false at the end.
-function roll({ id, across, along }) {
-  let at = id === null ? null : elementOf(id);
-  if (id !== null && !at) return null;
-  for (; at; at = at.parentElement) {
-    const style = getComputedStyle(at);
-    const scrolls = /auto|scroll/.test(along ? style.overflowY : style.overflowX);
-    if (scrolls && (along ? at.scrollHeight > at.clientHeight : at.scrollWidth > at.clientWidth)) break;
   }
-  const rolled = at ?? document.scrollingElement ?? document.documentElement;
-  const before = [rolled.scrollLeft, rolled.scrollTop];
-  rolled.scrollBy({
-    left: across * rolled.clientWidth, top: along * rolled.clientHeight, behavior: "instant",
-  });
-  return rolled.scrollLeft !== before[0] || rolled.scrollTop !== before[1];
-}
 
-Object.assign(globalThis, { still, put, mark, choose, roll });
+  // Resolves after two frames without a change of the document, with true; with false after mostMs.
+  function still(mostMs) {
+    return new Promise((resolve) => {
+      let changed = false;
+      let frames = 0;
+      const observer = new MutationObserver(() => { changed = true; });
+      const end = (calm) => {
+        observer.disconnect();
+        clearTimeout(timer);
+        resolve(calm);
+      };
+      const timer = setTimeout(() => end(false), mostMs);
+      const frame = () => {
+        frames = changed || restless() ? 0 : frames + 1;
+        changed = false;
+        if (frames >= 2) end(true);
+        else requestAnimationFrame(frame);
+      };
+      observer.observe(document, {
+        subtree: true, childList: true, attributes: true, characterData: true,
+      });
+      requestAnimationFrame(frame);
+    });
+  }
+
+  // Fields that a keyboard fills in pieces take their value whole; false for one that refuses it.
+  function put({ id, value }) {
+    const element = elementOf(id);
+    if (!element) return null;
+    const setter = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
+    setter.call(element, value);
+    element.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
+    element.dispatchEvent(new Event("change", { bubbles: true }));
+    return element.value !== "" || value === "";
+  }
+
+  // Everything in a field, chosen, so that what is typed replaces it.
+  function mark(id) {
+    const element = elementOf(id);
+    if (!element) return false;
+    element.focus({ preventScroll: true });
+    if (element.select) element.select();
+    else getSelection().selectAllChildren(element);
+    return true;
+  }
+
+  // Chooses one option by its label or value; the labels there are, where there is no such option.
+  function choose({ id, wanted }) {
+    const element = elementOf(id);
+    const options = [...element.options];
+    const plain = (text) => text.replace(/\s+/g, " ").trim();
+    const found = options.find((one) => plain(one.label) === plain(wanted)) ??
+      options.find((one) => one.value === wanted);
+    if (!found || found.disabled) return options.map((one) => plain(one.label)).slice(0, 50);
+    if (element.multiple) found.selected = !found.selected;
+    else element.value = found.value, found.selected = true;
+    element.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
+    element.dispatchEvent(new Event("change", { bubbles: true }));
+    return null;
+  }
+
+  // Scrolls what an element is in, or the page, by parts of what is seen of it; false at the end.
+  function roll({ id, across, along }) {
+    let at = id === null ? null : elementOf(id);
+    if (id !== null && !at) return null;
+    for (; at; at = at.parentElement) {
+      const style = getComputedStyle(at);
+      const scrolls = /auto|scroll/.test(along ? style.overflowY : style.overflowX);
+      if (scrolls && (along ? at.scrollHeight > at.clientHeight : at.scrollWidth > at.clientWidth)) break;
+    }
+    const rolled = at ?? document.scrollingElement ?? document.documentElement;
+    const before = [rolled.scrollLeft, rolled.scrollTop];
+    rolled.scrollBy({
+      left: across * rolled.clientWidth, top: along * rolled.clientHeight, behavior: "instant",
+    });
+    return rolled.scrollLeft !== before[0] || rolled.scrollTop !== before[1];
+  }
+
+  Object.assign(globalThis, { still, put, mark, choose, roll });
+})();

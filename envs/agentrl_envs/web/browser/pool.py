@@ -130,7 +130,7 @@ class BrowserPool:
                 self._browsers[slot] = None
                 self._retired.add(browser)
                 self._in_background(self._end_if_idle(browser))
-            fresh = await Browser.start(self._playwright, self._settings, lambda: None)
+            fresh = await Browser.start(self._playwright, self._settings)
             if self._closed:
                 await fresh.close()
                 raise EnvError(_CLOSED)

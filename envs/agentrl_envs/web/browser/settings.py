@@ -7,7 +7,15 @@ from agentrl.errors import ConfigError
 
 Isolation = Literal["bubblewrap", "none"]
 
-_POSITIVE = ("browsers", "episodes", "call_s", "settle_s", "open_s", "memory_bytes", "recycle_after")
+_POSITIVE = (
+    "browsers",
+    "episodes",
+    "call_s",
+    "settle_s",
+    "open_s",
+    "memory_bytes",
+    "recycle_after",
+)
 _NOT_NEGATIVE = ("warm", "still_s", "tabs")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_HANDS = (files(__package__) / "hands.js").read_text(encoding="utf-8")
+_HANDS = (files("agentrl_envs.web.browser") / "hands.js").read_text(encoding="utf-8")
 _MOVED_ON = re.compile(
     r"Cannot find context|context was destroyed|navigated or closed|uniqueContextId not found"
 )
@@ -246,11 +246,14 @@ class Tab:
             if params.get("disposition") == "currentTab":
                 self._requested[params["frameId"]] = loop.time()
 
+        def opened(params: Mapping[str, Any]) -> None:
+            self.popups.append(params["url"])
+
         self.cdp.on("Page.frameStartedLoading", begins)
         self.cdp.on("Page.frameStoppedLoading", ends)
         self.cdp.on("Page.frameDetached", ends)
         self.cdp.on("Page.frameRequestedNavigation", asked)
-        self.cdp.on("Page.windowOpen", lambda params: self.popups.append(params["url"]))
+        self.cdp.on("Page.windowOpen", opened)
         self.page.on("crash", lambda _: self.fail(EnvError("the page's process died")))
         self.page.on("close", lambda _: self.fail(EnvError("the page was closed")))
 

@@ -1,9 +1,10 @@
 """One episode's part of a browser: a context with its tabs, and the world behind them."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.errors import EnvError, blame
 from agentrl_envs.web.browser.policy import is_within
@@ -28,6 +29,16 @@ class Screen:
 
     width: int = 1024
     height: int = 768
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What a browser keeps of a site."""
+
+    cookies: Any
+    """As Playwright has them."""
+    kept: dict[str, Any]
+    """Local and session storage, by origin."""
 
 
 class Visit:
@@ -149,17 +160,19 @@ class Visit:
         told, self.notices[:] = list(self.notices), []
         return told
 
-    async def storage(self) -> Any:
-        """Return cookies and local storage, as Playwright keeps them."""
-        return await self._call("storage", self._context.storage_state())
+    async def storage(self) -> Storage:
+        """Return the cookies, and what the page in front keeps for its origin."""
+        cookies = await self._call("cookies", self._context.cookies())
+        kept = await self.tab.evaluate(_KEPT)
+        return Storage(cookies=cookies, kept=dict(kept))
 
-    async def restore(self, state: Any) -> None:
-        """Put cookies and local storage there before any page is loaded."""
-        if state["cookies"]:
-            await self._call("cookies", self._context.add_cookies(state["cookies"]))
-        if state["origins"]:
-            script = _RESTORE % _json({o["origin"]: o["localStorage"] for o in state["origins"]})
-            await self._call("storage", self._context.add_init_script(script))
+    async def restore(self, storage: Storage) -> None:
+        """Put cookies, and what a page keeps, there before the page is loaded."""
+        if storage.cookies:
+            await self._call("cookies", self._context.add_cookies(storage.cookies))
+        if any(any(kept.values()) for kept in storage.kept.values()):
+            script = f"({_KEEP})({json.dumps(storage.kept)})"
+            await self.tab.send("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def is_reusable(self) -> bool:
         """Return whether another episode of the same kind may go on with this page."""
@@ -248,21 +261,19 @@ class Visit:
         return self.world is not None and is_within(url, self.world.origins)
 
     async def _call(self, what: str, work: Awaitable[T]) -> T:
-        deadline: Literal["the browser"] = "the browser"
-        with blame(EnvError, f"{what} ({deadline})"):
+        with blame(EnvError, what):
             async with asyncio.timeout(self._settings.call_s):
                 return await work
 
 
-_RESTORE = """(() => {
-  const kept = %s[location.origin] ?? [];
-  if (sessionStorage.getItem("agentrl-restored")) return;
-  sessionStorage.setItem("agentrl-restored", "1");
-  for (const { name, value } of kept) localStorage.setItem(name, value);
-})()"""
-
-
-def _json(value: object) -> str:
-    import json
-
-    return json.dumps(value)
+_KEPT = """() => {
+  const of = (storage) => Object.fromEntries(Object.entries(storage));
+  return { [location.origin]: { local: of(localStorage), session: of(sessionStorage) } };
+}"""
+_KEEP = """(everywhere) => {
+  const kept = everywhere[location.origin];
+  if (!kept || sessionStorage.getItem("agentrl-kept")) return;
+  Object.entries(kept.local).forEach(([name, value]) => localStorage.setItem(name, value));
+  Object.entries(kept.session).forEach(([name, value]) => sessionStorage.setItem(name, value));
+  sessionStorage.setItem("agentrl-kept", "1");
+}"""
