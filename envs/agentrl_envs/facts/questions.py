@@ -98,7 +98,7 @@ def questions(
             Question(hops=chain, country=entity.country)
             for entity in world.entities.values()
             if entity.country in countries
-            for chain in _chains(world, entity.name, length, ())
+            for chain in chains(world, entity.name, length)
         ]
         random.shuffle(pool)
         pools.append(pool)
@@ -127,8 +127,8 @@ def countries_of(world: FactWorld, split: Split, *, heldout_fraction: float) -> 
     return tuple(every[:held_out] if split == "heldout" else every[held_out:])
 
 
-def _chains(
-    world: FactWorld, subject: str, length: int, before: tuple[Hop, ...]
+def chains(
+    world: FactWorld, subject: str, length: int, before: tuple[Hop, ...] = ()
 ) -> Iterator[tuple[Hop, ...]]:
     """Yield the chains of `length` more facts, which come to no entity twice."""
     met = {hop.subject for hop in before} | {subject}
@@ -139,4 +139,4 @@ def _chains(
         if length == 1:
             yield chain
         elif relation in LINKED:
-            yield from _chains(world, value, length - 1, chain)
+            yield from chains(world, value, length - 1, chain)

@@ -1,0 +1,1 @@
+"""A wiki: articles about a made-up world, with links, categories, histories and editing."""

@@ -1,0 +1,26 @@
+"""What players of the wiki's tasks do again and again."""
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from agentrl.env import Action, call
+from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.web.sites.play import click
+
+Moves = Generator[Action, Page, Page]
+"""A part of a script; returns the page it ends on."""
+
+
+def to_article(page: Page, title: str) -> Moves:
+    """Search for an article and go to it."""
+    page = yield call("fill", id=page.id(name="Search articles"), text=title)
+    page = yield click(page, "button", "Search")
+    return (yield click(page, "link", title))
+
+
+def along(page: Page, hops: list[Mapping[str, Any]]) -> Moves:
+    """Go to the article that states the last fact of a chain, from link to link."""
+    page = yield from to_article(page, hops[0]["subject"])
+    for hop in hops[:-1]:
+        page = yield click(page, "link", hop["value"])
+    return page

@@ -1,0 +1,17 @@
+"""The wiki as a site with tasks."""
+
+from agentrl_envs.web.sites.pack import Site
+from agentrl_envs.web.sites.wiki.app import app
+from agentrl_envs.web.sites.wiki.reading import READING
+from agentrl_envs.web.sites.wiki.state import Wiki, wiki
+from agentrl_envs.web.sites.wiki.summary import summary
+from agentrl_envs.web.sites.wiki.writing import WRITING
+
+WIKI: Site[Wiki] = Site(
+    name="wiki",
+    app=app,
+    state=wiki,
+    summary=summary,
+    templates=(*READING, *WRITING),
+    heldout_templates=frozenset({"chain", "older", "watch_works"}),
+)

@@ -1,0 +1,14 @@
+"""Everything a task may be about, of a wiki's state."""
+
+from typing import Any
+
+from agentrl_envs.web.sites.wiki.state import Wiki
+
+
+def summary(wiki: Wiki) -> dict[str, Any]:
+    """Return what every article says now, and what is watched; not how it came about."""
+    latest = {title: wiki.latest(title) for title in wiki.articles}
+    return {
+        "articles": {title: (it.text, it.categories) for title, it in latest.items()},
+        "watched": sorted(wiki.watched),
+    }
