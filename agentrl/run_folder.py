@@ -5,6 +5,7 @@ runs/NAME/
   environment.json   versions and machine, one entry each time the run was started
   metrics.jsonl      numbers per step
   summary.json       evaluations, and seconds per phase
+  evaluations/       the whole report of each evaluation, for `agentrl compare`
   policy/            the first policy, a Hugging Face folder
   checkpoints/       weights, optimiser and samplers
   store/             every turn that was played, see docs/durability.md

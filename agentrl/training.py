@@ -40,6 +40,7 @@ from agentrl.credit import CreditLog
 from agentrl.env import Env
 from agentrl.errors import ConfigError
 from agentrl.evaluation.heldout import Evaluation
+from agentrl.evaluation.reports import save_report
 from agentrl.first_policy import FirstPolicy, Policy
 from agentrl.metrics import MetricsWriter
 from agentrl.progress import Phase, Progress, Quiet
@@ -321,6 +322,7 @@ class _Loop:
         if self.schedule.evaluates_after(self.trainer.version):
             async with self._judged():
                 report = await self.evaluation.run(self.rollouts, self.progress)
+            save_report(report, self.folder, f"step-{self.trainer.version}")
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
 
@@ -372,6 +374,7 @@ class _Loop:
         with self.summary.timed(f"evaluate {when}"):
             async with self._judged():
                 report = await self.evaluation.run(self.rollouts, self.progress, f"evaluate {when}")
+        save_report(report, self.folder, when)
         self.summary.put(when, report.summary())
         return report.summary()
 

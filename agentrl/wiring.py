@@ -129,6 +129,7 @@ def evaluation(config: RunConfig, tasks: Sequence[Task]) -> Evaluation:
         interval=section.interval,
         sampling=Sampling(temperature=section.temperature),
         seed=derive(config.run.seed, "evaluation"),
+        about={"env": config.env.id, "kwargs": dict(config.env.kwargs)},
     )
 
 

@@ -11,6 +11,7 @@ from agentrl.cli import (
     branches,
     check_env,
     check_template,
+    compare,
     config,
     doctor,
     envs,
@@ -43,6 +44,7 @@ app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
 app.command("envs")(envs.envs)
 app.command("methods")(methods.methods)
+app.command("compare")(compare.compare)
 app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)
 app.command("check-template")(check_template.check_template)

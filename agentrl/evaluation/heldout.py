@@ -1,7 +1,8 @@
 """How good a policy is on tasks it never trained on."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from agentrl.evaluation.report import Report
 from agentrl.evaluation.scores import Interval
@@ -27,6 +28,8 @@ class Evaluation:
     interval: Interval = "wilson"
     sampling: Sampling
     seed: int
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What is evaluated on, for the report."""
 
     async def run(
         self, rollouts: "Rollouts", progress: Progress, phase: str = "evaluate"
@@ -56,4 +59,5 @@ class Evaluation:
             threshold=self.threshold,
             confidence=self.confidence,
             interval=self.interval,
+            about={**self.about, "seed": self.seed, "temperature": self.sampling.temperature},
         )

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from agentrl.errors import ConfigError
 from agentrl.evaluation.interval import Estimate
 from agentrl.evaluation.passk import pass_at_k
+from agentrl.evaluation.sample import Sample, samples_of
 from agentrl.evaluation.scores import Interval, Rules, Scores, score
 from agentrl.trajectory import Trajectory
 
@@ -23,6 +24,10 @@ class Report:
     overall: Scores
     tags: Mapping[str, Scores]
     """Of the tasks with each tag; a task with two tags is in both."""
+    samples: tuple[Sample, ...]
+    """What became of every trajectory."""
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What was evaluated on: two reports are comparable where this is equal."""
 
     @classmethod
     def of(
@@ -33,6 +38,7 @@ class Report:
         threshold: float = 1.0,
         confidence: float = 0.95,
         interval: Interval = "wilson",
+        about: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make the report of `trajectories`; pass@1 is always in it.
 
@@ -55,6 +61,8 @@ class Report:
                 tag: score([group for group in groups if tag in group[0].task.tags], rules)
                 for tag in tags
             },
+            samples=samples_of(trajectories),
+            about=about or {},
         )
 
     def summary(self) -> dict[str, Any]:
@@ -86,11 +94,13 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON."""
         return {
+            "about": dict(self.about),
             "threshold": self.rules.threshold,
             "confidence": self.rules.confidence,
             "interval": self.rules.interval,
             **self.overall.to_json(),
             "tags": {tag: scores.to_json() for tag, scores in self.tags.items()},
+            "samples": [sample.to_json() for sample in self.samples],
         }
 
     def rows(self) -> list[tuple[str, str, str, str]]:

@@ -1,0 +1,67 @@
+"""`agentrl compare`."""
+
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import out, show_table
+
+
+class Interval(StrEnum):
+    """How intervals are made."""
+
+    wilson = "wilson"
+    bootstrap = "bootstrap"
+
+
+def compare(
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="A run's folder, an evaluation's, or a report.")
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same of what A is compared with.")],
+    *,
+    which: Annotated[
+        str, typer.Option(help="Evaluation of a run: after, before or step-20.")
+    ] = "after",
+    which_a: Annotated[
+        str | None, typer.Option(help="The same for A alone: before against after of one run.")
+    ] = None,
+    common: Annotated[
+        bool, typer.Option("--common", help="Compare what both have, leaving out the rest.")
+    ] = False,
+    threshold: Annotated[
+        float | None, typer.Option(help="A trajectory passes from this reward on.")
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Of every interval; A's own by default.")
+    ] = None,
+    interval: Annotated[Interval, typer.Option(help="How intervals are made.")] = Interval.wilson,
+    show: Annotated[int, typer.Option(help="How many flipped tasks to list each way.")] = 10,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write the whole comparison here, too.")
+    ] = None,
+) -> None:
+    """Compare two evaluations of the same tasks, paired by task and seed; B against A."""
+    from agentrl.atomic import write_json
+    from agentrl.evaluation.report import HEADINGS
+    from agentrl.evaluation.reports import compare_reports, read_report
+
+    found = compare_reports(
+        read_report(a, which_a or which),
+        read_report(b, which),
+        common=common,
+        threshold=threshold,
+        confidence=confidence,
+        interval=interval.value,
+    )
+    show_table(HEADINGS, found.rows())
+    for title, flips in (("gained", found.gained), ("lost", found.lost)):
+        if flips and show > 0:
+            out.print()
+            rows = [(flip.task, f"{flip.a:.2f}", f"{flip.b:.2f}") for flip in islice(flips, show)]
+            show_table((title, "A", "B"), rows)
+    if json is not None:
+        write_json(json, found.to_json())

@@ -1,0 +1,272 @@
+"""Two policies on the same tasks: how far apart they are, and whether that can be chance.
+
+Both played the same tasks with the same seeds, so the difference is taken task by task: how hard a
+task is, which is most of what an interval of one policy is about, drops out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+
+from agentrl.errors import ConfigError
+from agentrl.evaluation.bootstrap import bootstrap_estimate, resampled_means
+from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.sample import Sample
+from agentrl.evaluation.scores import Rules
+from agentrl.evaluation.student import two_sided_t
+
+P_RESAMPLES = 20_000
+"""Of the bootstrap test; no p-value is below one over this."""
+
+Test = Literal["McNemar", "bootstrap"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """A task that one policy passes more often than the other."""
+
+    task: str
+    a: float
+    """Share of the task's pairs that pass."""
+    b: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """B against A; every difference is B's figure less A's."""
+
+    rules: Rules
+    a: Estimate
+    """Share of passes on the tasks compared."""
+    b: Estimate
+    difference: Estimate
+    """Paired by task."""
+    unpaired: Estimate
+    """The same without pairing: what the two reports alone could tell."""
+    reward: Estimate
+    """Difference of the mean rewards, paired by task."""
+    p: float
+    """How often chance alone makes so large a difference, if the policies are equally good."""
+    test: Test
+    pairs: int
+    """Trajectories of each that are compared."""
+    failed: int
+    """Pairs left out because one of the two broke."""
+    unmatched: int
+    """Trajectories left out because the other evaluation has none like it."""
+    gained: tuple[Flip, ...]
+    """Tasks that B passes more often, the largest differences first."""
+    lost: tuple[Flip, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON; an unbounded end of an interval is null."""
+        return _finite(asdict(self))
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return a table for people: figure, value, interval, tasks; every cell is text."""
+        named = {
+            "A": self.a,
+            "B": self.b,
+            "B - A": self.difference,
+            "B - A, unpaired": self.unpaired,
+            "reward, B - A": self.reward,
+        }
+        rows = [
+            (name, *_cells(estimate, "+" if "-" in name else ""))
+            for name, estimate in named.items()
+        ]
+        rows.append((f"p ({self.test})", f"{self.p:.2g}", "", ""))
+        rows.append(("tasks gained", str(len(self.gained)), "", ""))
+        rows.append(("tasks lost", str(len(self.lost)), "", ""))
+        left_out = {"pairs that broke": self.failed, "without a partner": self.unmatched}
+        return rows + [(name, str(count), "", "") for name, count in left_out.items() if count]
+
+
+def compare(
+    a: Sequence[Sample], b: Sequence[Sample], *, rules: Rules, common: bool = False
+) -> Comparison:
+    """Compare two evaluations, paired by task and sample; the caller vouches for equal seeds.
+
+    Raises `ConfigError`, saying which, where one has trajectories that the other has not; with
+    `common` these are left out and counted. Pairs of which one broke are left out, never a zero.
+    """
+    of_a, of_b = _by_key(a, "A"), _by_key(b, "B")
+    shared = of_a.keys() & of_b.keys()
+    unmatched = len(of_a) + len(of_b) - 2 * len(shared)
+    if unmatched and not common:
+        raise ConfigError(_unpaired(of_a, of_b))
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for key in sorted(shared):
+        rewards = of_a[key].reward, of_b[key].reward
+        if rewards[0] is not None and rewards[1] is not None:
+            groups.setdefault(key[0], []).append((rewards[0], rewards[1]))
+    if not groups:
+        raise ConfigError(
+            f"{len(shared)} trajectories are in both evaluations, and in every pair one broke or "
+            "there is none; there is nothing to compare: look at what failed first"
+        )
+    names = {key[0]: of_a[key].task for key in sorted(shared)}
+    pairs = sum(map(len, groups.values()))
+    return _compared(
+        groups, names, rules, failed=len(shared) - pairs, unmatched=unmatched, pairs=pairs
+    )
+
+
+def _compared(
+    groups: Mapping[str, Sequence[tuple[float, float]]],
+    names: Mapping[str, str],
+    rules: Rules,
+    *,
+    failed: int,
+    unmatched: int,
+    pairs: int,
+) -> Comparison:
+    passed = {
+        task: [(x >= rules.threshold, y >= rules.threshold) for x, y in own]
+        for task, own in groups.items()
+    }
+    shares = [
+        Flip(task=names[task], a=fmean(x for x, _ in own), b=fmean(y for _, y in own))
+        for task, own in passed.items()
+    ]
+    trials = [len(own) for own in passed.values()]
+    of_a = rate_estimate([f.a for f in shares], trials=trials, confidence=rules.confidence)
+    of_b = rate_estimate([f.b for f in shares], trials=trials, confidence=rules.confidence)
+    away = [f.b - f.a for f in shares]
+    once = max(trials) == 1
+    return Comparison(
+        rules=rules,
+        a=of_a,
+        b=of_b,
+        difference=_difference(away, rules, trials=fmean(trials)),
+        unpaired=unpaired_difference(of_a, of_b),
+        reward=_difference(
+            [fmean(y for _, y in own) - fmean(x for x, _ in own) for own in groups.values()], rules
+        ),
+        p=mcnemar(away.count(1), away.count(-1)) if once else bootstrap_p(away),
+        test="McNemar" if once else "bootstrap",
+        pairs=pairs,
+        failed=failed,
+        unmatched=unmatched,
+        gained=tuple(sorted((f for f in shares if f.b > f.a), key=lambda f: (f.a - f.b, f.task))),
+        lost=tuple(sorted((f for f in shares if f.b < f.a), key=lambda f: (f.b - f.a, f.task))),
+    )
+
+
+def paired_difference(
+    away: Sequence[float], *, trials: float, confidence: float = 0.95
+) -> Estimate:
+    """Return the mean of one difference of pass shares per task, within [-1, 1], with its interval.
+
+    Agresti and Min 2005 ("Simple improved confidence intervals for comparing matched proportions"):
+    half a pair is added to each of passed by both, by neither, by A only, by B only, and the usual
+    interval is taken, here with the task as the unit and Student's quantile. A pair weighs one over
+    `trials`, the pairs of a task on average. It keeps a width where no task differs.
+    """
+    tasks = len(away)
+    weight = tasks + 2 / trials
+    centre = math.fsum(away) / weight
+    squares = math.fsum(value**2 for value in away) + 1 / trials
+    half = two_sided_t(confidence, tasks) * math.sqrt((squares / weight - centre**2) / weight)
+    mean = math.fsum(away) / tasks
+    return Estimate(
+        mean=mean,
+        low=min(max(centre - half, -1.0), mean),
+        high=max(min(centre + half, 1.0), mean),
+        tasks=tasks,
+    )
+
+
+def unpaired_difference(a: Estimate, b: Estimate) -> Estimate:
+    """Return b less a from their two intervals alone (Newcombe 1998, method 10)."""
+    mean = b.mean - a.mean
+    return Estimate(
+        mean=mean,
+        low=mean - math.hypot(b.mean - b.low, a.high - a.mean),
+        high=mean + math.hypot(b.high - b.mean, a.mean - a.low),
+        tasks=min(a.tasks, b.tasks),
+    )
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test: a fair coin for every task that flips.
+
+    For one trajectory per task; `gained` and `lost` count the tasks that only B and only A passed.
+    """
+    differ = gained + lost
+    tail = sum(math.comb(differ, i) for i in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / 2**differ)
+
+
+def bootstrap_p(away: Sequence[float], *, seed: int = 0) -> float:
+    """Return the two-sided p-value of the bootstrap over tasks: their differences, moved to mean 0,
+    are drawn again, and those means counted that are as far away as the one found."""
+    mean = fmean(away)
+    if len({*away}) == 1:
+        return 1.0 if mean == 0 else 1 / (P_RESAMPLES + 1)
+    found = resampled_means([value - mean for value in away], resamples=P_RESAMPLES, seed=seed)
+    extreme = int((np.abs(found) >= abs(mean) - 1e-12).sum())
+    return (extreme + 1) / (P_RESAMPLES + 1)
+
+
+def _difference(away: Sequence[float], rules: Rules, *, trials: float | None = None) -> Estimate:
+    """Return the mean difference; `trials` per task for shares of passes, None for rewards."""
+    if rules.interval == "bootstrap" and len({*away}) > 1:
+        return bootstrap_estimate(away, confidence=rules.confidence)
+    if trials is not None:
+        return paired_difference(away, trials=trials, confidence=rules.confidence)
+    return mean_estimate(away, confidence=rules.confidence)
+
+
+def _by_key(samples: Sequence[Sample], whose: str) -> dict[tuple[str, int], Sample]:
+    found = {(one.fingerprint, one.sample): one for one in samples}
+    if len(found) < len(samples):
+        raise ConfigError(
+            f"{whose} has {len(samples)} trajectories of {len(found)} different tasks and samples; "
+            "which belong together cannot be told: evaluate it again"
+        )
+    return found
+
+
+def _unpaired(a: Mapping[tuple[str, int], Sample], b: Mapping[tuple[str, int], Sample]) -> str:
+    """Return why two evaluations cannot be paired as a whole."""
+    tasks_a, tasks_b = {key[0] for key in a}, {key[0] for key in b}
+    if not tasks_a & tasks_b:
+        return (
+            f"A has {len(tasks_a)} tasks and B has {len(tasks_b)}, and they share none; a paired "
+            "comparison needs the same tasks: evaluate both with one env.kwargs and one run.seed"
+        )
+    if tasks_a != tasks_b:
+        return (
+            f"A has {len(tasks_a - tasks_b)} tasks that B has not, B has {len(tasks_b - tasks_a)} "
+            f"that A has not, and they share {len(tasks_a & tasks_b)}; evaluate both with one "
+            "evaluate.tasks, or compare what both have (--common)"
+        )
+    return (
+        f"A has {len(a)} trajectories of {len(tasks_a)} tasks and B has {len(b)}; evaluate both "
+        "with one evaluate.samples_per_task, or compare what both have (--common)"
+    )
+
+
+def _cells(estimate: Estimate, sign: str) -> tuple[str, str, str]:
+    value = f"{estimate.mean:{sign}.3f}"
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return value, "needs two tasks", str(estimate.tasks)
+    interval = f"{estimate.low:{sign}.3f} .. {estimate.high:{sign}.3f}"
+    return value, interval, str(estimate.tasks)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {str(key): _finite(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case list() | tuple():
+            return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

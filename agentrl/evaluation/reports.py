@@ -1,0 +1,110 @@
+"""Reports on disk: where runs and evaluations keep theirs, and reading one to compare it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.atomic import write_json
+from agentrl.errors import ConfigError
+from agentrl.evaluation.compare import Comparison, compare
+from agentrl.evaluation.report import Report
+from agentrl.evaluation.sample import Sample
+from agentrl.evaluation.scores import Interval, Rules
+
+FOLDER = "evaluations"
+"""Of a run: one report per evaluation, such as `after.json`."""
+REPORT = "report.json"
+"""Of an evaluation that has a folder of its own."""
+
+Which = str
+"""Which evaluation of a run: `after`, `before` or `step-20`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReport:
+    """What a comparison needs of a report."""
+
+    path: Path
+    about: Mapping[str, Any]
+    threshold: float
+    confidence: float
+    samples: tuple[Sample, ...]
+
+
+def save_report(report: Report, run: Path, which: Which) -> None:
+    """Write a report into a run's folder."""
+    (run / FOLDER).mkdir(exist_ok=True)
+    write_json(run / FOLDER / f"{which}.json", report.to_json())
+
+
+def read_report(path: Path, which: Which = "after") -> StoredReport:
+    """Return the report in a file, of an evaluation's folder, or of one evaluation of a run.
+
+    Raises `ConfigError` where there is none, or none that says what became of each trajectory.
+    """
+    file = _file(path, which)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return StoredReport(
+            path=file,
+            about=dict(found["about"]),
+            threshold=float(found["threshold"]),
+            confidence=float(found["confidence"]),
+            samples=tuple(map(Sample.of_json, found["samples"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{file} is no report of an evaluation that can be compared ({error!r}); make one with "
+            "agentrl eval CONFIG|RUN --json FILE"
+        ) from error
+
+
+def compare_reports(
+    a: StoredReport,
+    b: StoredReport,
+    *,
+    common: bool = False,
+    threshold: float | None = None,
+    confidence: float | None = None,
+    interval: Interval = "wilson",
+) -> Comparison:
+    """Compare two reports, paired by task and seed.
+
+    Raises `ConfigError`, naming what differs, for evaluations of different environments, seeds,
+    temperatures or thresholds; the last is settled by giving `threshold`.
+    """
+    different = [
+        f"{key} is {a.about.get(key)!r} in A and {b.about.get(key)!r} in B"
+        for key in sorted(a.about.keys() | b.about.keys())
+        if a.about.get(key) != b.about.get(key)
+    ]
+    if threshold is None and a.threshold != b.threshold:
+        different.append(f"threshold is {a.threshold:g} in A and {b.threshold:g} in B")
+    if different:
+        raise ConfigError(
+            f"{a.path} and {b.path} cannot be paired: {'; '.join(different)}. Evaluate one again "
+            "as the other was, such as agentrl eval RUN run.seed=0"
+        )
+    rules = Rules(
+        k=(1,),
+        threshold=a.threshold if threshold is None else threshold,
+        confidence=confidence or a.confidence,
+        interval=interval,
+    )
+    return compare(a.samples, b.samples, rules=rules, common=common)
+
+
+def _file(path: Path, which: Which) -> Path:
+    if path.is_file():
+        return path
+    for file in (path / FOLDER / f"{which}.json", path / REPORT):
+        if file.is_file():
+            return file
+    kept = sorted(file.stem for file in (path / FOLDER).glob("*.json"))
+    there = f"its evaluations are {', '.join(kept)}" if kept else "it holds no evaluation"
+    raise ConfigError(
+        f"{path} has no report of the evaluation {which!r}: {there}; name a report, a run that has "
+        "ended, or the folder of agentrl eval --out"
+    )

@@ -1,0 +1,55 @@
+"""One trajectory of an evaluation, as far as it is compared with another policy's."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from agentrl.trajectory import Trajectory, outcome_name, reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What became of one attempt at one task."""
+
+    task: str
+    """The task's id, for people."""
+    fingerprint: str
+    """Of the problem: what two evaluations agree on, whatever they call it."""
+    sample: int
+    """Index among the attempts at the task."""
+    outcome: str
+    """`finished`, `truncated_turns`, `failed_tool`, ..."""
+    reward: float | None
+    """None for a trajectory that broke."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Self:
+        """Return what is compared of a trajectory."""
+        return cls(
+            task=trajectory.task.id,
+            fingerprint=trajectory.task.fingerprint,
+            sample=trajectory.sample,
+            outcome=outcome_name(trajectory.outcome),
+            reward=reward_of(trajectory.outcome),
+        )
+
+    @classmethod
+    def of_json(cls, row: Mapping[str, Any]) -> Self:
+        """Return what `to_json` gave; raises `KeyError` or `TypeError` for anything else."""
+        reward = row["reward"]
+        return cls(
+            task=str(row["task"]),
+            fingerprint=str(row["fingerprint"]),
+            sample=int(row["sample"]),
+            outcome=str(row["outcome"]),
+            reward=None if reward is None else float(reward),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def samples_of(trajectories: Iterable[Trajectory]) -> tuple[Sample, ...]:
+    """Return what is compared of trajectories, in the order of their tasks."""
+    return tuple(map(Sample.of, trajectories))
