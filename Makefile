@@ -13,7 +13,7 @@ BENCHMARKS := $(filter-out harness letters measure shapes soak,$(basename $(notd
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv quickstart test check format bench $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv quickstart test check format viewer bench $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ check: venv ## Check format, lint and types
 format: venv ## Format the code and mend what the linter can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+# CI needs no Node: the page is committed, and a test sees that it was made of these sources.
+viewer: ## Make the page of `agentrl view` again from its sources; needs Node 20.19 or newer
+	cd agentrl/view/web && npm ci && npm run build
+	cp agentrl/view/web/dist/index.html agentrl/view/page/viewer.html
 
 bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
 

@@ -23,6 +23,7 @@ from agentrl.cli import (
     simulate,
     trace,
     train,
+    view,
     warmstart,
 )
 from agentrl.cli.console import show_error
@@ -53,6 +54,7 @@ app.command("doctor")(doctor.doctor)
 app.command("gc")(gc.gc)
 app.command("simulate")(simulate.simulate)
 app.command("branches")(branches.branches)
+app.command("view")(view.view)
 app.add_typer(config.app, name="config")
 app.add_typer(trace.app, name="trace")
 

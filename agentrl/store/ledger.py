@@ -188,6 +188,22 @@ class Ledger:
         """Return the segments that were pruned, and the position each was pruned for."""
         return {row["segment"]: row["position"] for row in self.rows("SELECT * FROM pruned")}
 
+    def group_rows(self) -> list[sqlite3.Row]:
+        """Return a row per group, oldest first; `is_pruned` where records of it are gone."""
+        return self.rows(
+            "SELECT id, task, state, size, opened_at_step, trained_at_step, reason,"
+            " EXISTS (SELECT 1 FROM records WHERE group_id = groups.id AND segment IN"
+            " (SELECT segment FROM pruned)) AS is_pruned FROM groups ORDER BY id"
+        )
+
+    def trajectory_rows(self, group: int) -> list[sqlite3.Row]:
+        """Return a row per trajectory of a group, in the order they began."""
+        return self.rows(
+            "SELECT id, sample, state, outcome, reward, turns, tokens, attempt FROM trajectories"
+            " WHERE group_id = ? ORDER BY id",
+            group,
+        )
+
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return the rows of a query."""
         try:

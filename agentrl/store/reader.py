@@ -1,6 +1,7 @@
 """Reading a store: a live one from another process, or one whose run has ended."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -9,10 +10,41 @@ from agentrl.store.event import Event
 from agentrl.store.ledger import GroupState, Ledger
 from agentrl.store.objects import Objects
 from agentrl.store.opening import LEDGER, SEGMENTS
-from agentrl.store.restored import RestoredGroup, restored_group
+from agentrl.store.restored import RestoredGroup, TrajectoryState, restored_group
 from agentrl.store.segment import Place, read_record
 
 BATCH = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """What is known of a group without reading its records."""
+
+    id: int
+    task: str
+    state: GroupState
+    size: int
+    step: int
+    """That trained it, or the one that it was opened for."""
+    reason: str
+    """Why it was dropped."""
+    is_pruned: bool
+    """Its tokens are gone, or some of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFacts:
+    """What is known of a trajectory without reading its records."""
+
+    id: int
+    sample: int
+    state: TrajectoryState
+    outcome: str | None
+    reward: float | None
+    turns: int
+    tokens: int
+    """Sampled by itself."""
+    attempt: int
 
 
 class Archive:
@@ -62,6 +94,31 @@ class StoreReader:
     def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:
         """Yield records by number, oldest first, up to the newest; call again to follow a run."""
         return self._archive.events(after=after)
+
+    def facts(self) -> list[GroupFacts]:
+        """Return what the ledger says of every group, oldest first."""
+        return [
+            GroupFacts(
+                id=row["id"],
+                task=row["task"],
+                state=row["state"],
+                size=row["size"],
+                step=row["trained_at_step"] or row["opened_at_step"] + 1,
+                reason=row["reason"],
+                is_pruned=bool(row["is_pruned"]),
+            )
+            for row in self._ledger.group_rows()
+        ]
+
+    def trajectories(self, group: int) -> list[TrajectoryFacts]:
+        """Return what the ledger says of a group's trajectories, in the order they began."""
+        return [TrajectoryFacts(**row) for row in self._ledger.trajectory_rows(group)]
+
+    @property
+    def newest(self) -> int:
+        """Return the number of the newest record; -1 without any."""
+        last = self._ledger.last()
+        return -1 if last is None else last[0]
 
     def trained_by(self, position: int) -> dict[int, int]:
         """Return the groups in the weights of the checkpoint at `position`, and at which step."""

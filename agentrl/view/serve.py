@@ -1,0 +1,161 @@
+"""The page over HTTP, for runs that are large or go on: tables when they change, stories on demand.
+
+On the loopback device alone, and only for who knows the token in the address.
+"""
+
+import hashlib
+import secrets
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from agentrl.errors import ConfigError
+from agentrl.store.reader import GroupFacts
+from agentrl.view.choice import Steps
+from agentrl.view.document import TITLE, dump, index_of, template
+from agentrl.view.index import GroupRow
+from agentrl.view.source import RunSource
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+HOST = "127.0.0.1"
+_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+class LiveRun:
+    """A run as it is now; what cannot change any more is read once. May be used by any thread."""
+
+    def __init__(self, source: RunSource, *, steps: Steps) -> None:
+        self._source = source
+        self._steps = steps
+        self._lock = Lock()
+        self._rows: dict[int, tuple[GroupFacts, GroupRow, bool]] = {}
+        self._seen: tuple[object, ...] = ()
+        self._index = ""
+        self.tag = ""
+        """Of the latest index: another one for another index."""
+
+    def index(self) -> str:
+        """Return the tables as JSON."""
+        with self._lock:
+            seen = self._state()
+            if seen != self._seen or not self._index:
+                self._index = self._read()
+                self.tag = f'"{hashlib.sha256(self._index.encode()).hexdigest()[:32]}"'
+                self._seen = seen
+            return self._index
+
+    def story(self, group: int) -> str | None:
+        """Return a group's story as JSON; None where there is none."""
+        with self._lock:
+            facts = [one for one in self._source.facts() if one.id == group]
+            told = [*self._source.tell(facts)]
+            return dump(told[0].story) if told and told[0].story is not None else None
+
+    def _state(self) -> tuple[object, ...]:
+        store = self._source.store
+        size = [
+            file.stat().st_size if (file := self._source.folder / name).exists() else 0
+            for name in ("metrics.jsonl", "summary.json")
+        ]
+        return (None if store is None else store.newest, *size)
+
+    def _read(self) -> str:
+        facts = [one for one in self._source.facts() if one.step in self._steps]
+        for one in facts:
+            known = self._rows.get(one.id)
+            if known is None or known[0] != one or one.state == "open":
+                (told,) = self._source.tell([one], stories=False)
+                self._rows[one.id] = (one, told.row, told.has_story)
+        rows = [self._rows[one.id] for one in facts]
+        places = {row.id: row.id for _, row, has_story in rows if has_story}
+        return dump(index_of(self._source, [row for _, row, _ in rows], places, []))
+
+
+def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
+    """Return the application: the page, its tables, and a story by its group."""
+    from html import escape
+
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.middleware.gzip import GZipMiddleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response
+    from starlette.routing import Route
+
+    def is_known(request: "Request") -> bool:
+        given = request.query_params.get("token", "")
+        return secrets.compare_digest(given.encode(), token.encode())
+
+    refused = partial(
+        PlainTextResponse, "this address lacks the token it was announced with", status_code=403
+    )
+
+    async def page(request: "Request") -> "Response":
+        if not is_known(request):
+            return refused()
+        head, tail = template()
+        head = head.replace(TITLE, escape(f"{name} - agentrl"))
+        begin = "<script>agentrlBegin({served: true})</script>"
+        return HTMLResponse(f"{head}{begin}{tail}", headers=_HEADERS)
+
+    async def index(request: "Request") -> "Response":
+        if not is_known(request):
+            return refused()
+        text = await run_in_threadpool(run.index)
+        headers = {**_HEADERS, "ETag": run.tag}
+        if request.headers.get("If-None-Match") == run.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(text, media_type="application/json", headers=headers)
+
+    async def story(request: "Request") -> "Response":
+        if not is_known(request):
+            return refused()
+        text = await run_in_threadpool(run.story, request.path_params["group"])
+        if text is None:
+            return PlainTextResponse("the tokens of this group are not here", status_code=404)
+        return Response(text, media_type="application/json", headers=_HEADERS)
+
+    return Starlette(
+        routes=[Route("/", page), Route("/index", index), Route("/story/{group:int}", story)],
+        # A page elsewhere may give its own name our address; it does not get past its own name.
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost", "testserver"]),
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1),
+        ],
+    )
+
+
+def serve(folder: Path, *, steps: Steps, port: int, announce: Callable[[str], None]) -> None:
+    """Serve a run until the process is interrupted; `announce` hears the address.
+
+    Raises `ConfigError` if the port is taken, or Starlette or uvicorn is not there.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ConfigError(
+            f"--serve needs {error.name}: pip install 'agentrl[view]'; without --serve the page is "
+            "a file and needs nothing"
+        ) from error
+    token = secrets.token_urlsafe(24)
+    with RunSource(folder) as source, socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} of {HOST} cannot be had: {error.strerror}; choose another with "
+                "--port, or 0 for any"
+            ) from error
+        app = app_of(LiveRun(source, steps=steps), token=token, name=folder.resolve().name)
+        config = uvicorn.Config(app, log_level="warning", access_log=False)
+        announce(f"http://{HOST}:{listening.getsockname()[1]}/?token={token}")
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,126 @@
+"""What there is to show of a run folder, whether the run has ended or goes on."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any, Self, cast
+
+import yaml
+
+from agentrl.credit import TokenCredit, read_credit
+from agentrl.errors import ConfigError
+from agentrl.metrics import FILE as METRICS
+from agentrl.metrics import read_metrics
+from agentrl.store.damage import StoreError
+from agentrl.store.reader import GroupFacts, StoreReader
+from agentrl.view.branches import try_decisions
+from agentrl.view.index import GroupRow, bare_row, row_of
+from agentrl.view.redaction import Redaction
+from agentrl.view.story import Teller
+from agentrl.view.vocabulary import find_vocabulary
+
+PRUNED = "its tokens were removed; keep them with store.keep=all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One group: its row, and its story where there is one."""
+
+    row: GroupRow
+    story: dict[str, Any] | None
+    has_story: bool
+    """Its tokens are there, whether a story was asked for or not."""
+
+
+class RunSource:
+    """A run folder, read-only. Use it in `with`."""
+
+    def __init__(self, folder: Path, *, environ: Mapping[str, str] = os.environ) -> None:
+        """Raises `ConfigError` where there is no run."""
+        self.folder = folder
+        if not (folder / "config.yaml").is_file():
+            raise ConfigError(
+                f"{folder} holds no run: it has no config.yaml; name a folder that `agentrl train` "
+                "made, such as runs/quickstart"
+            )
+        self.config_text = (folder / "config.yaml").read_text(encoding="utf-8")
+        config: Any = yaml.safe_load(self.config_text)
+        self.config = cast(dict[str, Any], config) if isinstance(config, dict) else {}
+        patterns: Sequence[str] = (self.config.get("view") or {}).get("redact") or ()
+        self.redaction = Redaction(environ, patterns)
+        has_store = (folder / "store" / "ledger.sqlite").is_file()
+        self.store = StoreReader(folder / "store") if has_store else None
+        self._credit = lru_cache(maxsize=4)(partial(read_credit, folder))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        if self.store is not None:
+            self.store.close()
+
+    @cached_property
+    def teller(self) -> Teller:
+        """Return what tells stories of this run."""
+        policy: Any = (self.config.get("policy") or {}).get("path")
+        vocabulary = find_vocabulary(self.folder, policy)
+        return Teller(vocabulary=vocabulary, redaction=self.redaction)
+
+    def facts(self) -> list[GroupFacts]:
+        """Return all groups, oldest first."""
+        return [] if self.store is None else self.store.facts()
+
+    def tell(self, groups: Sequence[GroupFacts], *, stories: bool = True) -> Iterator[Told]:
+        """Yield the groups in order, each with its row; with its story if its tokens are there."""
+        assert self.store is not None or not groups
+        decisions, _ = try_decisions(self.folder) if stories else ({}, "")
+        for facts in groups:
+            yield self._told(facts, decisions, stories=stories)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of `metrics.jsonl`; none before the first step."""
+        return read_metrics(self.folder) if (self.folder / METRICS).exists() else []
+
+    def json(self, name: str) -> Any:
+        """Return a JSON file of the folder without secrets, or None if it is not there or whole."""
+        try:
+            text = (self.folder / name).read_text(encoding="utf-8")
+            return self.redaction.value(json.loads(text))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def _told(
+        self,
+        facts: GroupFacts,
+        decisions: Mapping[int, list[dict[str, Any]]],
+        *,
+        stories: bool,
+    ) -> Told:
+        store = self.store
+        assert store is not None
+        why = PRUNED
+        if not facts.is_pruned:
+            try:
+                group = store.group(facts.id)
+            except StoreError as error:
+                why = str(error)
+            else:
+                credit: Mapping[tuple[int, int], TokenCredit] = {}
+                if facts.state == "trained":
+                    credit = self._credit(facts.step)
+                row = row_of(facts, group, credit, self.redaction)
+                story = None
+                if stories:
+                    chosen = decisions.get(facts.id, ())
+                    story = self.teller.story(group, credit=credit, decisions=chosen)
+                return Told(row=row, story=story, has_story=True)
+        trajectories = store.trajectories(facts.id)
+        row = bare_row(facts, trajectories, why, self.redaction)
+        return Told(row=row, story=None, has_story=False)

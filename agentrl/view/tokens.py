@@ -1,0 +1,79 @@
+"""The tokens of a group's tree as the page takes them: short numbers, and no secrets."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from agentrl.trajectory import Node, Tree
+from agentrl.view.redaction import HIDDEN, Redaction
+from agentrl.view.vocabulary import Vocabulary
+
+HIDDEN_ID = -1
+"""Stands for a token that is part of a secret."""
+
+_DIGITS = 5
+
+
+def hidden_tokens(
+    tree: Tree, ends: Iterable[int], *, redaction: Redaction, vocabulary: Vocabulary
+) -> dict[int, set[int]]:
+    """Return which tokens of which nodes are part of a secret, on the paths to `ends`.
+
+    A secret may begin in one node and end in the next, so whole paths are searched.
+    """
+    found: dict[int, set[int]] = {}
+    for end in {*ends}:
+        places = [(id, at) for id in tree.path_ids(end) for at in _indices(tree.node(id))]
+        texts = [vocabulary.text(tree.node(id).token_ids[at]) for id, at in places]
+        stops = [*accumulate(map(len, texts))]
+        for first, last in redaction.spans("".join(texts)):
+            for (id, at), stop, text in zip(places, stops, texts, strict=True):
+                if stop > first and stop - len(text) < last:
+                    found.setdefault(id, set()).add(at)
+    return found
+
+
+def shown_nodes(
+    tree: Tree, hidden: dict[int, set[int]], vocabulary: Vocabulary
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Return the tree's nodes, and the texts of all tokens in them by id."""
+    nodes = [_shown(node, hidden.get(id, set())) for id, node in enumerate(tree.nodes)]
+    used = {id for node in nodes for id in node["ids"]}
+    return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: HIDDEN}
+
+
+def short(values: Sequence[float]) -> Any:
+    """Return numbers with five digits; one for all where they are equal, None for NaN."""
+    found = [_rounded(value) for value in values]
+    return found[0] if found and all(value == found[0] for value in found) else found
+
+
+def _shown(node: Node, hidden: set[int]) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "parent": node.parent,
+        "source": node.source,
+        "turn": node.turn,
+        "s": round(node.seconds, 4),
+        "ids": [HIDDEN_ID if at in hidden else id for at, id in enumerate(node.token_ids)],
+    }
+    if node.source == "sampled":
+        shown |= {"logprobs": short(node.logprobs), "versions": short(node.versions)}
+    if node.entropies:
+        shown["entropies"] = short(node.entropies)
+    if node.tool_status:
+        shown["status"] = node.tool_status
+    if node.withdraws:
+        shown["withdraws"] = node.withdraws
+    return shown
+
+
+def _indices(node: Node) -> range:
+    return range(len(node.token_ids))
+
+
+def _rounded(value: float) -> float | None:
+    number = float(value)
+    if number != number or abs(number) == float("inf"):
+        return None
+    number = float(f"{number:.{_DIGITS}g}")
+    return int(number) if number.is_integer() else number
