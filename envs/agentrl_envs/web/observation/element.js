@@ -192,6 +192,7 @@ function stateOf(element, role, most) {
     if (value) state.value = clean(value, most);
   }
   if (element.disabled || element.getAttribute("aria-disabled") === "true") state.disabled = "";
+  if (tag === "TEXTAREA") state.multiline = "";
   if (element.readOnly && role === "textbox") state.readonly = "";
   for (const flag of ["selected", "pressed"]) {
     if (element.getAttribute(`aria-${flag}`) === "true") state[flag] = "";
@@ -273,4 +274,4 @@ function forget() {
   return true;
 }
 
-Object.assign(globalThis, { locate, focus, forget });
+Object.assign(globalThis, { elementOf, locate, focus, forget });

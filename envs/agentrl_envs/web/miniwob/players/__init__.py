@@ -1,0 +1,6 @@
+"""Who can solve which family of MiniWoB++, from what an agent sees and nothing else."""
+
+from agentrl_envs.web.miniwob.players import clicking, dragging, filling, searching
+from agentrl_envs.web.miniwob.players.scene import PLAYERS, Scene, scene_of
+
+__all__ = ["PLAYERS", "Scene", "clicking", "dragging", "filling", "scene_of", "searching"]

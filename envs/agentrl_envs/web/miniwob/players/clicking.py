@@ -1,0 +1,230 @@
+"""Players of families that are solved by clicking on the right things."""
+
+from collections.abc import Mapping, Sequence
+
+from agentrl.env import Action, call
+from agentrl_envs.web.miniwob.players.scene import (
+    Scene,
+    click,
+    found,
+    plans,
+    plays,
+    submit,
+)
+from agentrl_envs.web.observation import Node, Page
+
+
+@plans("click-test")
+def _(scene: Scene) -> Sequence[Action]:
+    return [click(scene.first.find("button"))]
+
+
+@plans("click-test-2", "click-test-transfer", "click-button-sequence")
+def _(scene: Scene) -> Sequence[Action]:
+    named = [word.strip(".,") for word in scene.goal.split() if word.strip(".,").isupper()]
+    return [submit(scene.first, name) for name in named]
+
+
+@plans("click-button", "unicode-test")
+def _(scene: Scene) -> Sequence[Action]:
+    return [submit(scene.first, scene.quoted[0])]
+
+
+@plans("click-link")
+def _(scene: Scene) -> Sequence[Action]:
+    return [click(scene.first.find("generic", scene.quoted[0]))]
+
+
+@plans("click-option")
+def _(scene: Scene) -> Sequence[Action]:
+    (name,) = found(r"Select (.+) and click Submit", scene.goal)
+    return [click(scene.first.find("radio", name)), submit(scene.first)]
+
+
+@plans("click-checkboxes", "click-checkboxes-large", "click-checkboxes-transfer")
+def _(scene: Scene) -> Sequence[Action]:
+    (listed,) = found(r"Select (.+) and click Submit", scene.goal)
+    names = [] if listed == "nothing" else listed.split(", ")
+    return [*(click(scene.first.find("checkbox", name)) for name in names), submit(scene.first)]
+
+
+@plays("click-collapsible", "click-collapsible-nodelay")
+def _(scene: Scene) -> Action:
+    header = scene.first.find("tab")
+    return submit(scene.page) if scene.clicked(header.id) else click(header)
+
+
+@plays(
+    *("click-collapsible-2", "click-collapsible-2-nodelay"),
+    *("click-tab-2", "click-tab-2-easy", "click-tab-2-medium", "click-tab-2-hard"),
+)
+def _(scene: Scene) -> Action:
+    """Open one after the other until the link is there."""
+    wanted = scene.quoted[0]
+    for node in scene.page.all("generic", wanted):
+        return click(node)
+    tabs = [tab for tab in scene.page.all("tab") if not tab.has("selected")]
+    return click(next(tab for tab in tabs if not scene.clicked(tab.id)))
+
+
+@plans("click-tab")
+def _(scene: Scene) -> Sequence[Action]:
+    (name,) = found(r"Click on (.+)\.", scene.goal)
+    return [click(scene.first.find("tab", name))]
+
+
+@plans("click-color")
+def _(scene: Scene) -> Sequence[Action]:
+    (colour,) = found(r"the (\w+) colored", scene.goal)
+    return [click(next(n for n in scene.first.nodes if n.value("fill") == _css(colour)))]
+
+
+@plans("click-dialog")
+def _(scene: Scene) -> Sequence[Action]:
+    return [submit(scene.first, "Close")]
+
+
+@plans("click-dialog-2")
+def _(scene: Scene) -> Sequence[Action]:
+    name = scene.quoted[0]
+    return [submit(scene.first, "Close" if name == "x" else name)]
+
+
+@plays("click-menu")
+def _(scene: Scene) -> Action:
+    (path,) = found(r"Select (.+)", scene.goal)
+    names = path.split(">")
+    at = len(scene.calls)
+    item = scene.page.find("menuitem", names[at])
+    if at == len(names) - 1:
+        return click(item)
+    return call("hover", id=item.id)
+
+
+@plays("click-pie", "click-pie-nodelay")
+def _(scene: Scene) -> Action:
+    name = scene.quoted[0] if scene.calls else "+"
+    return click(scene.page.find("label", name))
+
+
+@plans("click-widget")
+def _(scene: Scene) -> Sequence[Action]:
+    kind = scene.quoted[0]
+    role = {"text": "textbox", "textarea": "textbox"}.get(kind, kind)
+    several = kind == "textarea"
+    return [click(next(n for n in scene.first.all(role) if n.has("multiline") == several))]
+
+
+@plans("click-shades")
+def _(scene: Scene) -> Sequence[Action]:
+    (shade,) = found(r"shades of (\w+)", scene.goal)
+    channel = ("red", "green", "blue").index(shade)
+    boxes = [node for node in scene.first.all("generic") if node.has("fill")]
+    chosen = [box for box in boxes if _strongest(box.value("fill")) == channel]
+    return [*map(click, chosen), submit(scene.first)]
+
+
+@plans("ascending-numbers")
+def _(scene: Scene) -> Sequence[Action]:
+    labels = sorted(scene.first.all("label"), key=lambda node: int(node.name))
+    return [call("click_at", x=label.at[0], y=label.at[1]) for label in labels]
+
+
+@plans("grid-coordinate")
+def _(scene: Scene) -> Sequence[Action]:
+    x, y = map(int, found(r"\((-?\d+),(-?\d+)\)", scene.goal))
+    circles = scene.first.all("circle")
+    columns = sorted({circle.at[0] for circle in circles})
+    rows = sorted({circle.at[1] for circle in circles}, reverse=True)
+    place = (columns[x + 2], rows[y + 2])
+    return [click(next(circle for circle in circles if circle.at == place))]
+
+
+@plans("find-greatest")
+def _(scene: Scene) -> Sequence[Action]:
+    cards = [node for node in scene.first.all("generic") if node.name.lstrip("-").isdigit()]
+    return [click(max(cards, key=lambda card: int(card.name))), submit(scene.first)]
+
+
+@plans("click-shape")
+def _(scene: Scene) -> Sequence[Action]:
+    (wanted,) = found(r"Click on an? (.+)", scene.goal)
+    return [click(next(node for node in _shapes(scene.first) if fits(node, wanted)))]
+
+
+@plans("count-shape")
+def _(scene: Scene) -> Sequence[Action]:
+    (wanted,) = found(r"How many (.+) are there", scene.goal)
+    count = sum(fits(node, wanted) for node in _shapes(scene.first))
+    return [submit(scene.first, str(count))]
+
+
+@plans("identify-shape")
+def _(scene: Scene) -> Sequence[Action]:
+    shape = _shapes(scene.first)[0]
+    kinds = {"rect": "Rectangle", "circle": "Circle", "polygon": "Triangle"}
+    name = kinds.get(shape.role) or ("Number" if shape.name.isdigit() else "Letter")
+    return [submit(scene.first, name)]
+
+
+@plans("odd-or-even")
+def _(scene: Scene) -> Sequence[Action]:
+    nodes = scene.first.nodes
+    numbers = [at for at, node in enumerate(nodes) if node.role == "text"]
+    odd = {at: int(nodes[at].name) % 2 for at in numbers}
+    return [*(click(nodes[at - 1 if odd[at] else at + 1]) for at in numbers), submit(scene.first)]
+
+
+@plans("buy-ticket")
+def _(scene: Scene) -> Sequence[Action]:
+    nodes = scene.first.nodes
+    tickets = list[tuple[Node, Mapping[str, int]]]()
+    for at, node in enumerate(nodes):
+        if node.role == "button":
+            (cost,) = found(r"\$(\d+)", node.name)
+            hours, minutes = found(r"(\d+)h (\d+)m", nodes[at - 1].name)
+            length = int(hours) * 60 + int(minutes)
+            tickets.append((node, {"cost": int(cost), "duration": length}))
+    by = "cost" if "cost" in scene.goal else "duration"
+    ordered = sorted(tickets, key=lambda ticket: ticket[1][by])
+    most = "most expensive" in scene.goal or "longest" in scene.goal
+    return [click(ordered[-1 if most else 0][0])]
+
+
+def fits(node: Node, wanted: str) -> bool:
+    """Say whether a shape is what a description of size, colour and kind names."""
+    return all(_is(node, word) for word in wanted.split())
+
+
+def _is(node: Node, word: str) -> bool:
+    one = word.removesuffix("s") if len(word) > 1 else word
+    if one in ("shape", "item"):
+        return one == "item" or node.role != "label"
+    if one in ("small", "large"):
+        return (_height(node) > 15) == (one == "large")
+    if one in ("digit", "letter"):
+        return node.role == "label" and node.name.isdigit() == (one == "digit")
+    if one in ("rectangle", "circle", "triangle"):
+        return node.role == {"rectangle": "rect", "triangle": "polygon"}.get(one, one)
+    if len(one) == 1:
+        return node.name == one
+    return node.value("fill") == _css(one)
+
+
+def _height(node: Node) -> float:
+    return node.size[1]
+
+
+def _css(colour: str) -> str:
+    return {"aqua": "cyan", "gray": "grey"}.get(colour, colour)
+
+
+def _shapes(page: Page) -> list[Node]:
+    return [node for node in page.nodes if node.role in ("rect", "circle", "polygon", "label")]
+
+
+def _strongest(fill: str) -> int:
+    named = {"red": "#ff0000", "lime": "#00ff00", "green": "#008000", "blue": "#0000ff"}
+    hex_ = named.get(fill, fill).lstrip("#")
+    parts = [int(hex_[at : at + 2], 16) for at in (0, 2, 4)]
+    return parts.index(max(parts))

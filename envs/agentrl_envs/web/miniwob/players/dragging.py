@@ -1,0 +1,98 @@
+"""Players of families that are solved by dragging."""
+
+from collections.abc import Sequence
+
+from agentrl.env import Action, call
+from agentrl_envs.web.miniwob.players.clicking import fits
+from agentrl_envs.web.miniwob.players.scene import (
+    Scene,
+    drag_at,
+    found,
+    plans,
+    plays,
+    submit,
+)
+from agentrl_envs.web.observation import Node, Page
+
+_WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+
+
+@plans("drag-box")
+def _(scene: Scene) -> Sequence[Action]:
+    small, large = scene.first.find("generic", "s"), scene.first.find("generic", "L")
+    return [call("drag", source_id=small.id, target_id=large.id), submit(scene.first)]
+
+
+@plans("drag-circle", "drag-single-shape")
+def _(scene: Scene) -> Sequence[Action]:
+    (way,) = found(r"(left|right|up|down)", scene.goal)
+    shape = next(n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon", "label"))
+    (x, y), (right, down) = shape.at, _WAYS[way]
+    return [drag_at((x, y), (x + 25 * right, y + 25 * down)), submit(scene.first)]
+
+
+@plans("drag-shapes", "drag-shapes-2")
+def _(scene: Scene) -> Sequence[Action]:
+    shapes = [n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon")]
+    boxes = sorted((n for n in shapes if not n.has("fill")), key=lambda box: box.at)
+    (wanted,) = found(r"Drag all (.+?) into", scene.goal)
+    actions = list[Action]()
+    for shape in shapes:
+        if shape in boxes:
+            continue
+        box = boxes[0] if fits(shape, wanted) else boxes[1] if len(boxes) > 1 else None
+        if box is not None:
+            actions.append(drag_at(shape.at, box.at))
+    return [*actions, submit(scene.first)]
+
+
+@plans("drag-items")
+def _(scene: Scene) -> Sequence[Action]:
+    items = _items(scene.first)
+    name, where = found(r"Drag (\S+) (.+)\.", scene.goal)
+    at = next(at for at, item in enumerate(items) if item.name == name)
+    to = _position(where, at, len(items))
+    return [_into(items[at], items[to])]
+
+
+@plays("drag-sort-numbers")
+def _(scene: Scene) -> Action:
+    """Bring the smallest that is not in its place there."""
+    items = _items(scene.page)
+    numbers = [int(item.name) for item in items]
+    for at, number in enumerate(sorted(numbers)):
+        if numbers[at] != number:
+            return _into(items[numbers.index(number)], items[at])
+    return submit(scene.page)
+
+
+@plans("resize-textarea")
+def _(scene: Scene) -> Sequence[Action]:
+    side, change = found(r"the (width|height) is (larger|smaller)", scene.goal)
+    corner = next(n for n in scene.first.nodes if "ui-resizable-se" in n.value("class"))
+    by = 25 if change == "larger" else -20
+    x, y = corner.at
+    end = (x + by, y) if side == "width" else (x, y + by)
+    return [drag_at((x, y), end), submit(scene.first)]
+
+
+def _items(page: Page) -> list[Node]:
+    items = [n for n in page.nodes if n.role == "generic" and n.name and n.has("at")]
+    return sorted(items, key=lambda item: item.at[1])
+
+
+def _position(where: str, at: int, count: int) -> int:
+    if "bottom" in where:
+        return count - 1
+    if "top" in where:
+        return 0
+    if "by one" in where:
+        return at + 1 if "down" in where else at - 1
+    (nth,) = found(r"the (\d+)", where)
+    return int(nth) - 1
+
+
+def _into(item: Node, place: Node) -> Action:
+    """Drag an item of a list a little further than the one whose place it takes."""
+    beyond = 8 if place.at[1] > item.at[1] else -8
+    return drag_at(item.at, (place.at[0], place.at[1] + beyond))

@@ -1,0 +1,130 @@
+"""What a player of MiniWoB++ goes by: the conversation, read as pages and calls."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agentrl.env import Action, call, say
+from agentrl.message import Message, ToolCall
+from agentrl_envs.web.observation import Node, Page, read
+
+ORDINALS: Final = {"1st": 0, "2nd": 1, "3rd": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A conversation so far."""
+
+    goal: str
+    first: Page
+    page: Page
+    """The newest one that was shown."""
+    calls: tuple[ToolCall, ...]
+    said: str
+    """The text of the newest message."""
+
+    def called(self, tool: str) -> tuple[ToolCall, ...]:
+        """Return the calls of one tool so far."""
+        return tuple(one for one in self.calls if one.name == tool)
+
+    def clicked(self, id_: int | None) -> int:
+        """Return how often an element was clicked."""
+        return sum(one.arguments["id"] == id_ for one in self.called("click"))
+
+    @property
+    def quoted(self) -> list[str]:
+        """Return what stands in quotation marks in the goal."""
+        return re.findall(r'"(.*?)"', self.goal)
+
+
+Player = Callable[[Scene], Action]
+PLAYERS: Final = dict[str, Player]()
+"""Who plays a family."""
+
+
+def plays(*families: str) -> Callable[[Player], Player]:
+    """Enter a function that says the next action into `PLAYERS`."""
+
+    def enter(player: Player) -> Player:
+        PLAYERS.update(dict.fromkeys(families, player))
+        return player
+
+    return enter
+
+
+def plans(*families: str) -> Callable[[Callable[[Scene], Sequence[Action]]], Player]:
+    """Enter a function that says all actions, from what can be seen at the opening."""
+
+    def enter(plan: Callable[[Scene], Sequence[Action]]) -> Player:
+        def play(scene: Scene) -> Action:
+            actions = plan(scene)
+            return actions[len(scene.calls)] if len(scene.calls) < len(actions) else say("done")
+
+        return plays(*families)(play)
+
+    return enter
+
+
+def scene_of(seen: Sequence[Message]) -> Scene:
+    """Read a conversation that begins with a goal and a page."""
+    shown = [message.text for message in seen if message.role in ("user", "tool")]
+    pages = [text for text in shown if "\nurl: " in text or text.startswith(("url: ", "notice: "))]
+    first = read(pages[0])
+    return Scene(
+        goal=first.goal,
+        first=first,
+        page=read(pages[-1]),
+        calls=tuple(one for message in seen for one in message.tool_calls),
+        said=shown[-1],
+    )
+
+
+def click(target: Node | int) -> Action:
+    """Click on an element."""
+    return call("click", id=_id(target))
+
+
+def fill(target: Node | int, text: str) -> Action:
+    """Type into a field."""
+    return call("fill", id=_id(target), text=text)
+
+
+def press(key: str) -> Action:
+    """Press a key."""
+    return call("press", key=key)
+
+
+def drag_at(start: tuple[float, float], end: tuple[float, float]) -> Action:
+    """Drag from one point to another."""
+    return call("drag_at", x1=start[0], y1=start[1], x2=end[0], y2=end[1])
+
+
+def submit(page: Page, name: str = "Submit") -> Action:
+    """Click on a button."""
+    return click(page.find("button", name))
+
+
+def texts(page: Page) -> list[str]:
+    """Return the static texts of a page."""
+    return [node.name for node in page.all("text")]
+
+
+def fields(page: Page) -> tuple[Node, ...]:
+    """Return the text fields of a page."""
+    return page.all("textbox")
+
+
+def found(pattern: str, text: str) -> tuple[str, ...]:
+    """Return the groups of a pattern in a text; raises `LookupError` where it is not there."""
+    match = re.search(pattern, text)
+    if match is None:
+        raise LookupError(f"{pattern!r} is not in {text!r}")
+    return match.groups()
+
+
+def _id(target: Node | int) -> int:
+    id_ = target if isinstance(target, int) else target.id
+    if id_ is None:
+        raise LookupError(f"there is nothing to act on in {target}")
+    return id_
