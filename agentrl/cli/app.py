@@ -25,6 +25,7 @@ from agentrl.cli import (
     train,
     view,
     warmstart,
+    watch,
 )
 from agentrl.cli.console import show_error
 from agentrl.errors import AgentrlError
@@ -55,6 +56,7 @@ app.command("gc")(gc.gc)
 app.command("simulate")(simulate.simulate)
 app.command("branches")(branches.branches)
 app.command("view")(view.view)
+app.command("watch")(watch.watch)
 app.add_typer(config.app, name="config")
 app.add_typer(trace.app, name="trace")
 

@@ -204,6 +204,23 @@ class Ledger:
             group,
         )
 
+    def outcomes(self) -> dict[str, int]:
+        """Return how many trajectories have ended in each way."""
+        rows = self.rows(
+            "SELECT outcome, count(*) AS n FROM trajectories WHERE state = 'ended' GROUP BY outcome"
+        )
+        return {row["outcome"]: row["n"] for row in rows}
+
+    def group_rewards(self) -> list[tuple[int, float]]:
+        """Return step and mean reward of every trained group that has one, oldest first."""
+        rows = self.rows(
+            "SELECT trained_at_step AS step, avg(reward) AS mean FROM groups JOIN trajectories"
+            " ON group_id = groups.id WHERE groups.state = 'trained'"
+            " AND trajectories.state = 'ended' AND reward IS NOT NULL"
+            " GROUP BY groups.id ORDER BY groups.id"
+        )
+        return [(row["step"], row["mean"]) for row in rows]
+
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return the rows of a query."""
         try:

@@ -114,6 +114,14 @@ class StoreReader:
         """Return what the ledger says of a group's trajectories, in the order they began."""
         return [TrajectoryFacts(**row) for row in self._ledger.trajectory_rows(group)]
 
+    def outcomes(self) -> dict[str, int]:
+        """Return how many trajectories have ended in each way."""
+        return self._ledger.outcomes()
+
+    def group_rewards(self) -> list[tuple[int, float]]:
+        """Return step and mean reward of every trained group that has one, oldest first."""
+        return self._ledger.group_rewards()
+
     @property
     def newest(self) -> int:
         """Return the number of the newest record; -1 without any."""

@@ -2,7 +2,7 @@
 
     run folder ──► source.py ──► story.py, index.py ──► document.py  one HTML file
                    (what to       (a group, a row of     serve.py  the same, by HTTP
-                    show of it)    the table, as JSON)   dashboard.py, frame.py   a terminal
+                    show of it)    the table, as JSON)   standing.py, frame.py   a terminal
                        ▲
     redaction.py (what must not be seen), vocabulary.py (ids to text), branches.py (decisions)
 

@@ -1,0 +1,38 @@
+"""`agentrl watch`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.console import out
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A run's folder.")],
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.2, metavar="SECONDS", help="Time between two frames.")
+    ] = 2.0,
+) -> None:
+    """Show how a run stands: reward, throughput, failures, trajectories that do not move."""
+    from rich.live import Live
+
+    from agentrl.view.frame import frame
+    from agentrl.view.source import RunSource
+    from agentrl.view.standing import Watch
+
+    with RunSource(run) as source:
+        looking = Watch(source)
+        if once or not out.is_terminal:
+            out.print(frame(looking.look(now_s=time.monotonic())))
+            return
+        with Live(console=out, auto_refresh=False, screen=True) as live:
+            try:
+                while True:
+                    live.update(frame(looking.look(now_s=time.monotonic())), refresh=True)
+                    time.sleep(every)
+            except KeyboardInterrupt:
+                return

@@ -1,0 +1,216 @@
+"""How a run stands right now, read from its folder."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from agentrl.evaluation.interval import Estimate, mean_estimate
+from agentrl.store.damage import StoreError
+from agentrl.store.reader import StoreReader
+from agentrl.view.source import RunSource
+
+RECENT_STEPS = 10
+"""Steps that figures of the loop are averaged over."""
+_RECENT_GROUPS = 16
+"""Trained groups that the shares of a trajectory's time are taken from."""
+
+Phase = Literal["running", "ended", "killed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flying:
+    """A trajectory that goes on."""
+
+    group: int
+    sample: int
+    task: str
+    turns: int
+    used_s: float
+    """Of its time budget, up to its last record."""
+    quiet_s: float | None
+    """Since this watch saw it move; None when it has only looked once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Where the time of trajectories went, as shares of it."""
+
+    policy: float
+    world: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a frame shows."""
+
+    name: str
+    phase: Phase
+    step: int
+    steps: int | None
+    figures: Mapping[str, float]
+    """Of the newest step."""
+    step_s: float | None
+    """Mean seconds of the recent steps."""
+    rewards: Sequence[tuple[int, Estimate]]
+    """By step, over its groups, oldest first."""
+    learning: float | None
+    """Share of the recent steps' time in which the trainer worked."""
+    shares: Shares | None
+    failures: Mapping[str, int]
+    """By class, over the whole run."""
+    ended: int
+    """Trajectories."""
+    groups: Mapping[str, int]
+    """By state."""
+    flying: Sequence[Flying]
+    """Those that move least first."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that the steps to come will take at the recent pace."""
+        if self.steps is None or self.step_s is None or self.phase != "running":
+            return None
+        return max(0, self.steps - self.step) * self.step_s
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at one run again and again. Owned by one thread."""
+
+    source: RunSource
+    _moved: dict[int, tuple[tuple[int, int | None], float]] = field(
+        default_factory=dict[int, tuple[tuple[int, int | None], float]]
+    )
+    """By trajectory: where it stood, and when it was first seen there."""
+    _looks: int = 0
+
+    def look(self, *, now_s: float) -> Standing:
+        """Return how the run stands; `now_s` is any clock that only goes forward."""
+        source, store = self.source, self.source.store
+        lines = source.metrics()
+        newest: dict[str, Any] = lines[-1] if lines else {}
+        recent = lines[-RECENT_STEPS - 1 :]
+        step = int(newest.get("step", 0))
+        run: Mapping[str, Any] = source.config.get("run") or {}
+        counts = {} if store is None else store.counts()
+        self._looks += 1
+        return Standing(
+            name=source.redaction.text(str(run.get("name") or source.folder.name)),
+            phase=phase_of(source.folder),
+            step=step,
+            steps=run.get("steps"),
+            figures={n: float(v) for n, v in newest.items() if isinstance(v, int | float)},
+            step_s=_step_s(recent),
+            rewards=[] if store is None else reward_curve(store.group_rewards()),
+            learning=_learning(recent),
+            shares=None if store is None else _shares(store),
+            failures={} if store is None else _failures(store.outcomes()),
+            ended=counts.get("trajectories/ended", 0),
+            groups={
+                name.removeprefix("groups/"): count
+                for name, count in counts.items()
+                if name.startswith("groups/")
+            },
+            flying=[] if store is None else self._flying(store, now_s),
+        )
+
+    def _flying(self, store: StoreReader, now_s: float) -> list[Flying]:
+        found: list[Flying] = []
+        seen: dict[int, tuple[tuple[int, int | None], float]] = {}
+        for number in store.groups("open"):
+            try:
+                group = store.group(number)
+            except StoreError:
+                continue  # it was dropped and pruned between the two looks
+            for one in group.open:
+                place = (one.turns, one.at)
+                before = self._moved.get(one.id)
+                since = before[1] if before is not None and before[0] == place else now_s
+                seen[one.id] = (place, since)
+                found.append(
+                    Flying(
+                        group=number,
+                        sample=one.sample,
+                        task=self.source.redaction.text(group.task.id),
+                        turns=one.turns,
+                        used_s=one.seconds,
+                        quiet_s=now_s - since if self._looks > 1 else None,
+                    )
+                )
+        self._moved = seen
+        return sorted(found, key=lambda one: (-(one.quiet_s or 0.0), -one.used_s))
+
+
+def phase_of(folder: Path) -> Phase:
+    """Return whether a process works in a run's folder, has left it, or was killed there.
+
+    A process of another machine is taken at its word.
+    """
+    try:
+        owner = json.loads((folder / "lock").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return "ended"
+    if owner.get("host") != platform.node():
+        return "running"
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return "killed"
+    except PermissionError:
+        return "running"
+    return "running"
+
+
+def reward_curve(groups: Sequence[tuple[int, float]]) -> list[tuple[int, Estimate]]:
+    """Return the mean reward of each step with its interval over the step's groups."""
+    steps: dict[int, list[float]] = {}
+    for step, mean in groups:
+        steps.setdefault(step, []).append(mean)
+    return [(step, mean_estimate(steps[step])) for step in sorted(steps)]
+
+
+def _step_s(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    if len(lines) < 2:
+        return None
+    took = float(lines[-1]["time"]) - float(lines[0]["time"])
+    return max(0.0, took) / (len(lines) - 1)
+
+
+def _learning(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    learn = sum(float(line.get("seconds/learn") or 0) for line in lines)
+    whole = learn + sum(float(line.get("seconds/rollout") or 0) for line in lines)
+    return learn / whole if whole else None
+
+
+def _shares(store: StoreReader) -> Shares | None:
+    policy = world = whole = 0.0
+    for number in store.groups("trained")[-_RECENT_GROUPS:]:
+        try:
+            group = store.group(number)
+        except StoreError:
+            continue  # pruned: its tokens are gone
+        for leaf in group.tree.leaves:
+            whole += leaf.seconds
+        for node in group.tree.nodes:
+            if node.source == "sampled":
+                policy += node.seconds
+            else:
+                world += node.seconds
+    if whole <= 0:
+        return None
+    # In a tree the shared beginning is in the seconds of every leaf and among the nodes once.
+    whole = max(whole, policy + world)
+    return Shares(policy=policy / whole, world=world / whole, other=1 - (policy + world) / whole)
+
+
+def _failures(outcomes: Mapping[str, int]) -> dict[str, int]:
+    return {
+        name.removeprefix("failed_"): count
+        for name, count in sorted(outcomes.items(), key=lambda item: -item[1])
+        if name.startswith("failed_")
+    }
