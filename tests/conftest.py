@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -65,11 +65,20 @@ def missing_gpu() -> str:
     return "" if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
+def missing_peer(name: str) -> str:
+    """Return why somebody else's package cannot be compared with, or an empty string."""
+    place = Path(__file__).parents[1] / ".bench" / name
+    return "" if place.is_dir() else f"{place} is not there; tests/peers.sh {name} builds it"
+
+
+PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers")
+"""Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
     "cgroup": cache(missing_cgroup),
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
+    **{name: partial(missing_peer, name) for name in PEERS},
 }
 """Marks that stand for a part of the system, and what says why it is missing."""
 

@@ -16,6 +16,7 @@ from agentrl.cli import (
     doctor,
     envs,
     eval,
+    export,
     gc,
     init,
     methods,
@@ -46,6 +47,7 @@ app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
 app.command("envs")(envs.envs)
 app.command("methods")(methods.methods)
+app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)

@@ -1,0 +1,8 @@
+"""A run's trajectories, for others to read: JSON lines, a Hugging Face dataset, ATIF.
+
+See docs/export.md. `export` writes; `agentrl.export.row.read_jsonl` reads JSON lines back.
+"""
+
+from agentrl.export.export import FORMATS, Exported, export
+
+__all__ = ["FORMATS", "Exported", "export"]

@@ -1,0 +1,166 @@
+"""One trajectory as it is exported: what was said, what it earned and, if asked, its tokens."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.env import ToolSchema
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.store.ledger import GroupState, Ledger
+from agentrl.store.opening import LEDGER
+from agentrl.store.reader import StoreReader
+from agentrl.store.restored import RestoredGroup, RestoredTrajectory
+from agentrl.task import Task
+from agentrl.trajectory import Outcome, Source, Trajectory, outcome_name, reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """A trajectory's tokens in the order they were said; all tuples have one length."""
+
+    ids: tuple[int, ...]
+    sources: tuple[Source, ...]
+    turns: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """0.0 where the policy did not sample."""
+    versions: tuple[int, ...]
+    """-1 where the policy did not sample."""
+    withdrawn: tuple[tuple[int, int], ...]
+    """Runs of tokens, first and one past the last, that are in no context after them."""
+
+    @classmethod
+    def of(cls, path: Trajectory) -> "Tokens":
+        """Return the tokens of a path."""
+        return cls(
+            ids=path.token_ids,
+            sources=path.sources,
+            turns=path.turns,
+            logprobs=path.logprobs,
+            versions=path.versions,
+            withdrawn=path.withdrawn,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the agent said, and what it was answered."""
+
+    said: Message
+    malformed: tuple[str, ...]
+    """What was wrong with calls that could not be read."""
+    answers: tuple[Message, ...]
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One trajectory that ended."""
+
+    run: str
+    group: int
+    group_state: GroupState
+    step: int
+    """Trained steps when its group was opened."""
+    trajectory: int
+    sample: int
+    task: Task
+    """Without its prompt's data; see `opening` for what the agent saw."""
+    outcome: Outcome
+    opening: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    """What could be called from the beginning."""
+    turns: tuple[Turn, ...]
+    components: dict[str, float]
+    seconds: float
+    tool_calls: int
+    forked_from: int | None
+    """The trajectory it left, which shares its beginning."""
+    tokens: Tokens | None
+
+    @property
+    def reward(self) -> float | None:
+        """Return the reward; None for a failure."""
+        return reward_of(self.outcome)
+
+    @property
+    def outcome_name(self) -> str:
+        """Return how it ended, in a word."""
+        return outcome_name(self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A group whose records are gone."""
+
+    group: int
+
+
+def episodes_of(run: Path, *, tokens: bool) -> Iterator[Episode | Pruned]:
+    """Yield every trajectory of a run that ended, group by group, and groups that were pruned.
+
+    A live run is read as far as it is. Raises `ConfigError` where there is no run, and
+    `DamagedStore` where records are damaged.
+    """
+    folder = run / "store"
+    if not (folder / LEDGER).is_file():
+        raise ConfigError(
+            f"{run} has no recorded trajectories ({folder / LEDGER} is not there); name the folder "
+            "of a run, such as runs/quickstart"
+        )
+    name = run.resolve().name
+    ledger = Ledger(folder / LEDGER, readonly=True)
+    try:
+        with StoreReader(folder) as reader:
+            gone = ledger.pruned().keys()
+            for group in reader.groups():
+                if any(place.segment in gone for _, place in ledger.places(group)):
+                    yield Pruned(group)
+                    continue
+                restored, state = reader.group(group), reader.state(group)
+                assert state is not None
+                for trajectory in restored.trajectories:
+                    if trajectory.leaf is not None:
+                        yield _episode(name, restored, state, trajectory, tokens=tokens)
+    finally:
+        ledger.close()
+
+
+def _episode(
+    run: str,
+    group: RestoredGroup,
+    state: GroupState,
+    trajectory: RestoredTrajectory,
+    *,
+    tokens: bool,
+) -> Episode:
+    leaf = trajectory.leaf
+    assert leaf is not None
+    reset = next((e.observation for e in trajectory.exchanges if e.action is None), None)
+    return Episode(
+        run=run,
+        group=group.id,
+        group_state=state,
+        step=group.step,
+        trajectory=trajectory.id,
+        sample=trajectory.sample,
+        task=group.task,
+        outcome=leaf.outcome,
+        opening=() if reset is None else reset.messages,
+        tools=() if reset is None else reset.tools or (),
+        turns=tuple(
+            Turn(
+                said=exchange.action.message,
+                malformed=exchange.action.malformed,
+                answers=exchange.observation.messages,
+                reward=exchange.reward,
+            )
+            for exchange in trajectory.exchanges
+            if exchange.action is not None
+        ),
+        components=dict(leaf.components),
+        seconds=leaf.seconds,
+        tool_calls=leaf.tool_calls,
+        forked_from=None if trajectory.fork is None else trajectory.fork.parent,
+        tokens=Tokens.of(group.tree.trajectory(leaf)) if tokens else None,
+    )

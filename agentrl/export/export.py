@@ -1,0 +1,103 @@
+"""Writing an export: a folder that is there whole or not at all."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from agentrl.atomic import write_json
+from agentrl.errors import ConfigError
+from agentrl.export.atif import atif_of
+from agentrl.export.choice import Condition, hold
+from agentrl.export.episode import Episode, Pruned, episodes_of
+from agentrl.export.images import ImageFiles
+from agentrl.export.parquet import ParquetFiles
+from agentrl.export.row import FILE, line_of, row_of
+from agentrl.task import Split
+
+Format = Literal["jsonl", "hf", "atif"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written, and what was not."""
+
+    written: int
+    left_out: int
+    """Trajectories that a filter or the split excluded, and those in which nothing was said."""
+    pruned_groups: int
+    """Groups whose records the run has removed."""
+
+
+def export(
+    run: Path,
+    output: Path,
+    *,
+    to: Format,
+    split: Split | None = None,
+    filters: Sequence[str] = (),
+    tokens: bool = False,
+) -> Exported:
+    """Write a run's ended trajectories into the new folder `output`.
+
+    Raises `ConfigError` where there is no run, `output` is there already, a filter is none, or the
+    format needs a package that is missing.
+    """
+    conditions = [Condition.parse(text) for text in filters]
+    if split is not None:
+        conditions.append(Condition("split", "=", split))
+    if output.exists():
+        raise ConfigError(f"{output} is there already; give another --output, or remove it")
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        counts = Counter[Literal["written", "left out", "pruned"]]()
+        with ExitStack() as stack:
+            write = _writer(to, partial, stack, tokens=tokens)
+            for episode in episodes_of(run, tokens=tokens):
+                if isinstance(episode, Pruned):
+                    counts["pruned"] += 1
+                elif hold(conditions, episode) and write(episode):
+                    counts["written"] += 1
+                else:
+                    counts["left out"] += 1
+        partial.rename(output)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return Exported(
+        written=counts["written"], left_out=counts["left out"], pruned_groups=counts["pruned"]
+    )
+
+
+def _writer(
+    to: Format, folder: Path, stack: ExitStack, *, tokens: bool
+) -> Callable[[Episode], bool]:
+    """Return what writes an episode, and says whether it did."""
+    images = ImageFiles(folder)
+    match to:
+        case "jsonl":
+            file = stack.enter_context((folder / FILE).open("w", encoding="utf-8"))
+            return lambda episode: file.write(line_of(row_of(episode, images))) > 0
+        case "hf":
+            table = stack.enter_context(ParquetFiles(folder, tokens=tokens))
+
+            def add(episode: Episode) -> bool:
+                table.add(row_of(episode, images))
+                return True
+
+            return add
+        case "atif":
+
+            def write(episode: Episode) -> bool:
+                document = atif_of(episode, images)
+                if document is not None:
+                    write_json(folder / f"{episode.trajectory:06d}.json", document)
+                return document is not None
+
+            return write

@@ -1,0 +1,215 @@
+"""JSON lines: an episode as one object, and back. docs/export.md names every key."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from agentrl.errors import ConfigError
+from agentrl.export.episode import Episode, Tokens, Turn
+from agentrl.export.images import ImageFiles
+from agentrl.message import Content, Message, ToolCall
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Outcome, Truncated, outcome_name
+
+FILE = "trajectories.jsonl"
+FORMAT = 1
+Row = dict[str, Any]
+
+
+def row_of(episode: Episode, images: ImageFiles) -> Row:
+    """Return an episode as a JSON-able object; its images are written beside it."""
+    row: Row = {
+        "format": FORMAT,
+        "run": episode.run,
+        "group": episode.group,
+        "group_state": episode.group_state,
+        "step": episode.step,
+        "trajectory": episode.trajectory,
+        "sample": episode.sample,
+        "forked_from": episode.forked_from,
+        "task": _task_row(episode.task, images),
+        "outcome": outcome_name(episode.outcome),
+        "reward": episode.reward,
+        "error": episode.outcome.error if isinstance(episode.outcome, Failed) else None,
+        "turn_rewards": [turn.reward for turn in episode.turns],
+        "components": episode.components,
+        "seconds": episode.seconds,
+        "tool_calls": episode.tool_calls,
+        "tools": [dict(tool) for tool in episode.tools],
+        "messages": message_rows(episode, images),
+    }
+    if episode.tokens is not None:
+        row["tokens"] = _token_row(episode.tokens)
+    return row
+
+
+def episode_of(row: Mapping[str, Any], images: ImageFiles) -> Episode:
+    """Return the episode that `row_of` was given."""
+    if row.get("format") != FORMAT:
+        raise ConfigError(
+            f"a trajectory of export format {row.get('format')!r}, and this reads {FORMAT}; export "
+            "the run again"
+        )
+    opening, turns = _told(row["messages"], row["turn_rewards"], images)
+    return Episode(
+        run=row["run"],
+        group=row["group"],
+        group_state=row["group_state"],
+        step=row["step"],
+        trajectory=row["trajectory"],
+        sample=row["sample"],
+        forked_from=row["forked_from"],
+        task=_task(row["task"], images),
+        outcome=_outcome(row),
+        opening=opening,
+        tools=tuple(row["tools"]),
+        turns=turns,
+        components=dict(row["components"]),
+        seconds=row["seconds"],
+        tool_calls=row["tool_calls"],
+        tokens=_tokens(row["tokens"]) if "tokens" in row else None,
+    )
+
+
+def line_of(row: Row) -> str:
+    """Return a row as one line of a file."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_jsonl(folder: Path) -> Iterator[Episode]:
+    """Yield what was exported into a folder as JSON lines, one at a time."""
+    images = ImageFiles(folder)
+    with (folder / FILE).open(encoding="utf-8") as lines:
+        for line in lines:
+            yield episode_of(json.loads(line), images)
+
+
+def message_rows(episode: Episode, images: ImageFiles) -> list[Row]:
+    """Return the whole conversation as messages."""
+    rows = [_message_row(message, images) for message in episode.opening]
+    for number, turn in enumerate(episode.turns):
+        said = _message_row(turn.said, images) | {"turn": number}
+        if turn.malformed:
+            said["malformed"] = list(turn.malformed)
+        rows += [said, *(_message_row(message, images) for message in turn.answers)]
+    return rows
+
+
+def _message_row(message: Message, images: ImageFiles) -> Row:
+    row: Row = {"role": message.role, "content": _content_row(message.content, images)}
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {"id": c.id, "name": c.name, "arguments": dict(c.arguments)} for c in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        row["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        row["name"] = message.name
+    return row
+
+
+def _content_row(content: Content, images: ImageFiles) -> str | list[Row]:
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image", "path": images.keep(part), "media_type": part.media_type}
+        for part in content
+    ]
+
+
+def _message(row: Mapping[str, Any], images: ImageFiles) -> Message:
+    return Message(
+        role=row["role"],
+        content=_content(row["content"], images),
+        tool_calls=tuple(
+            ToolCall(call["id"], call["name"], call["arguments"])
+            for call in row.get("tool_calls", ())
+        ),
+        tool_call_id=row.get("tool_call_id"),
+        name=row.get("name"),
+    )
+
+
+def _content(row: str | Sequence[Mapping[str, Any]], images: ImageFiles) -> Content:
+    if isinstance(row, str):
+        return row
+    return tuple(
+        part["text"] if part["type"] == "text" else images.load(part["path"], part["media_type"])
+        for part in row
+    )
+
+
+def _told(
+    rows: Sequence[Mapping[str, Any]], rewards: Sequence[float], images: ImageFiles
+) -> tuple[tuple[Message, ...], tuple[Turn, ...]]:
+    """Return the opening, and the turns: a turn begins with a message that has its number."""
+    starts = [i for i, row in enumerate(rows) if "turn" in row]
+    messages = [_message(row, images) for row in rows]
+    turns = [
+        Turn(
+            said=messages[start],
+            malformed=tuple(rows[start].get("malformed", ())),
+            answers=tuple(messages[start + 1 : end]),
+            reward=reward,
+        )
+        for start, end, reward in zip(starts, [*starts[1:], len(rows)], rewards, strict=False)
+    ]
+    return tuple(messages[: starts[0] if starts else len(rows)]), tuple(turns)
+
+
+def _task_row(task: Task, images: ImageFiles) -> Row:
+    prompt = task.prompt
+    return {
+        "id": task.id,
+        "split": task.split,
+        "seed": task.seed,
+        "tags": list(task.tags),
+        "prompt": prompt if isinstance(prompt, str) else [_message_row(m, images) for m in prompt],
+        "answer": task.answer,
+        "data": dict(task.data),
+    }
+
+
+def _task(row: Mapping[str, Any], images: ImageFiles) -> Task:
+    given: str | Sequence[Mapping[str, Any]] = row["prompt"]
+    prompt = given if isinstance(given, str) else tuple(_message(m, images) for m in given)
+    kept = {key: row[key] for key in ("id", "split", "seed", "answer", "data")}
+    return Task(prompt=prompt, tags=tuple(row["tags"]), **kept)
+
+
+def _token_row(tokens: Tokens) -> Row:
+    mask = [source == "sampled" for source in tokens.sources]
+    return {
+        "ids": list(tokens.ids),
+        "mask": mask,
+        "sources": list(tokens.sources),
+        "turns": list(tokens.turns),
+        "logprobs": [x if own else None for x, own in zip(tokens.logprobs, mask, strict=True)],
+        "versions": [x if own else None for x, own in zip(tokens.versions, mask, strict=True)],
+        "withdrawn": [list(run) for run in tokens.withdrawn],
+    }
+
+
+def _tokens(row: Mapping[str, Any]) -> Tokens:
+    return Tokens(
+        ids=tuple(row["ids"]),
+        sources=tuple(row["sources"]),
+        turns=tuple(row["turns"]),
+        logprobs=tuple(0.0 if x is None else x for x in row["logprobs"]),
+        versions=tuple(-1 if x is None else x for x in row["versions"]),
+        withdrawn=tuple((first, last) for first, last in row["withdrawn"]),
+    )
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    how, _, rest = cast("str", row["outcome"]).partition("_")
+    match how:
+        case "finished":
+            return Finished(row["reward"])
+        case "truncated":
+            return Truncated(cast("Any", rest), row["reward"])
+        case _:
+            return Failed(cast("Any", rest), row["error"])

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Builds what tests of adapters and exports compare with: other people's packages, each in a place of
+# its own under .bench/, because they do not go together with ours or with each other.
+#
+#     tests/peers.sh gem harbor pyarrow      (all without names; `openenv` and `verifiers` are large)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+pip="$python -m pip install --quiet --disable-pip-version-check --no-compile"
+mkdir -p .bench
+
+build() {
+    local name=$1 place=.bench/$1
+    [[ -d $place ]] && return
+    rm -rf "$place.partial"
+    case $name in
+    gem) venv "$place" gem-llm==0.1.0 ;;
+    openenv) venv "$place" openenv-core==0.3.0 ;;
+    verifiers) venv "$place" verifiers==0.4.0 ;;
+    # Not into our venv: the schema of ATIF, of a distribution that asks for Python 3.12 ...
+    harbor)
+        mkdir -p "$place.partial/wheel"
+        $python -m pip download --quiet --disable-pip-version-check --no-deps --python-version 3.12 \
+            --only-binary=:all: --dest "$place.partial/wheel" harbor==0.25.0
+        $python - "$place.partial" <<'PYTHON'
+import sys
+import zipfile
+from pathlib import Path
+
+place = Path(sys.argv[1])
+(wheel,) = place.glob("wheel/*.whl")
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        if name.startswith("harbor/models/trajectories/") or "trajectory_validator" in name:
+            archive.extract(name, place)
+PYTHON
+        rm -r "$place.partial/wheel"
+        ;;
+    # ... and 160 MB that only one format of exports needs.
+    pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
+    *)
+        echo "tests/peers.sh: there is no peer $name" >&2
+        return 2
+        ;;
+    esac
+    # A venv knows its own path, so it is built in place.
+    [[ -d $place ]] || mv "$place.partial" "$place"
+}
+
+venv() {
+    trap 'rm -rf "$place"' ERR
+    $python -m venv "$1"
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$2"
+    trap - ERR
+}
+
+for name in "${@:-gem harbor openenv pyarrow verifiers}"; do
+    for one in $name; do
+        build "$one"
+    done
+done
