@@ -180,6 +180,7 @@ def gate_policy(config: RunConfig) -> GatePolicy:
         concurrency=section.concurrency,
         over_provision=section.over_provision,
         max_staleness=section.max_staleness,
+        backlog=section.backlog,
         max_start_lag=section.max_start_lag,
         max_age=section.max_age,
         when_old=section.when_old,

@@ -198,6 +198,19 @@ def test_an_override_that_no_file_could_hold_is_refused(tmp_path: Path) -> None:
         ("policy: {dtype: float32}", "neither policy.path nor policy.make is given"),
         ("policy: {make: {heads: 4, kv_heads: 3}}", "make heads a multiple of kv_heads"),
         ("policy: {make: {head_dim: 3}}", "policy.make.head_dim is 3"),
+        (
+            "rollout: {backlog: 1}",
+            "rollout.backlog is 1 and rollout.mode is sync, where it decides",
+        ),
+        ("rollout: {mode: async, backlog: 2}", "backlog is 2 and rollout.max_staleness is 1: what"),
+        (
+            "rollout: {mode: async, max_staleness: 3, backlog: 3, max_start_lag: 2, max_age: 2}",
+            "rollout.backlog is 3 and rollout.max_start_lag is 2",
+        ),
+        (
+            "rollout: {mode: async, max_staleness: 3, backlog: 3, max_age: 2}",
+            "rollout.backlog is 3 and rollout.max_age is 2: what has waited so long would be too",
+        ),
         ("evaluate: {k: [1, 4], samples_per_task: 2}", "raise evaluate.samples_per_task to 4"),
         ("evaluate: {k: []}", "evaluate.k is an empty list"),
         ("engine: {context_tokens: 256}", "sampling.max_turn_tokens is 256 and engine.context_t"),

@@ -11,7 +11,8 @@ cut segment taken for the turn's end; the gate left open; surplus not stopped; r
 the engine not resumed; closing without waiting; one seed per group; windows that forget nothing;
 no grace; router weights not returned, homes not kept; one segment too many; truncated as failed;
 a branch queued behind what has not begun, still waiting after its end, kept when it is too old or
-surplus, without its parent's age, with an attempt number twice; branches to come taking no room.
+surplus, without its parent's age, with an attempt number twice; branches to come taking no room;
+a backlog ignored, one batch short, blind to what is held, or let in where nothing runs ahead.
 """
 
 from collections.abc import Sequence
@@ -112,6 +113,21 @@ def test_async_admits_by_capacity_and_by_places_and_does_not_wait_for_the_traine
     assert groups_to_open(branching, ASYNC) == 3
 
 
+def test_a_backlog_waits_behind_what_is_handed_over() -> None:
+    policy = GatePolicy(
+        mode="async", groups_per_step=4, group_size=2, concurrency=64, max_staleness=3, backlog=2
+    )
+    assert not batch_is_ready(state(ready=11), policy)
+    assert batch_is_ready(state(ready=12), policy)
+    assert not batch_is_ready(state(ready=12, waiting=False), policy)
+    # What a killed run left for later versions is behind, too; a batch is whole all the same.
+    assert not batch_is_ready(state(ready=8, held=3), policy)
+    assert batch_is_ready(state(ready=8, held=4), policy)
+    assert not batch_is_ready(state(ready=3, held=20), policy)
+    assert batch_is_ready(state(ready=4, held=20), policy)
+    assert batch_is_ready(state(ready=1, dry=True), policy)
+
+
 def test_places_are_bounded_by_concurrency() -> None:
     assert places_free(state(queued=5, live=14), SYNC) == 2
     assert places_free(state(queued=1, live=14), SYNC) == 1
@@ -135,9 +151,12 @@ def test_when_every_trajectory_is_parked_the_step_ends_with_what_there_is() -> N
         ({"group_size": 0}, "group_size must be 1 or more, got 0"),
         ({"min_valid": 3}, "min_valid=3"),
         ({"max_age": -1}, "max_age must be 0 or more"),
+        ({"backlog": -1}, "backlog must be 0 or more, got -1"),
+        ({"mode": "async", "max_staleness": 2, "backlog": 3}, "backlog=3 is more than is begun"),
+        ({"mode": "partial", "max_staleness": 2, "backlog": 1}, "ahead of the trainer: 0"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(changes: dict[str, float], says: str) -> None:
+def test_a_policy_that_cannot_be_is_refused(changes: dict[str, float | str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         GatePolicy(**({"groups_per_step": 4, "group_size": 2} | changes))  # pyright: ignore
 

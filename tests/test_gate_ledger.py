@@ -20,13 +20,16 @@ from agentrl.trajectory import Failed, Finished, Leaf
 @st.composite
 def policies(draw: st.DrawFn) -> GatePolicy:
     size = draw(st.integers(1, 4))
+    mode = draw(st.sampled_from(("sync", "partial", "async")))
+    staleness = draw(st.integers(0, 3))
     return GatePolicy(
-        mode=draw(st.sampled_from(("sync", "partial", "async"))),
+        mode=mode,
         groups_per_step=draw(st.integers(1, 4)),
         group_size=size,
         concurrency=draw(st.integers(1, 12)),
         over_provision=draw(st.sampled_from((1.0, 1.5, 3.0))),
-        max_staleness=draw(st.integers(0, 3)),
+        max_staleness=staleness,
+        backlog=draw(st.integers(0, staleness if mode == "async" else 0)),
         max_start_lag=draw(st.none() | st.integers(0, 3)),
         max_age=draw(st.none() | st.integers(0, 3)),
         when_old=draw(st.sampled_from(("mask", "restart"))),

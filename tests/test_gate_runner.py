@@ -148,6 +148,27 @@ def test_partial_is_aprils() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("backlog", [0, 1, 3])
+def test_a_backlog_makes_every_token_at_least_so_old(backlog: int) -> None:
+    policy = GatePolicy(
+        mode="async", groups_per_step=2, group_size=2, max_staleness=3, backlog=backlog
+    )
+
+    async def main() -> list[list[int]]:
+        found: list[list[int]] = []
+        async with Rig([turns(3, 5, step_s=0.5)], policy).gate() as gate:
+            for step in range(8):
+                batch = await gate.batch()
+                paths = [path for tree in batch.trees for path in tree.trajectories()]
+                ages = {step - v for path in paths for v in path.versions if v >= 0}
+                found.append([min(ages), max(ages)])
+                await gate.load(None, step + 1)
+        return found
+
+    for step, (youngest, oldest) in enumerate(run(main())):
+        assert min(step, backlog) <= youngest <= oldest <= min(step, policy.max_staleness)
+
+
 def test_an_interrupted_turn_carries_the_version_of_each_token() -> None:
     async def main() -> None:
         rig = Rig([turns(3), turns(5)], GatePolicy(mode="async", groups_per_step=1, group_size=1))

@@ -22,7 +22,7 @@ from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
-from agentrl.trajectory import Failed, Finished, Leaf, Tree, Truncated
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Tree, Truncated
 from benchmarks.letters import END, LetterChat, Letters, ids
 
 TASK = Task(prompt="ab", answer="x")
@@ -348,11 +348,51 @@ def test_figures_say_how_trajectories_ended_and_what_they_cost() -> None:
         "outcome/finished": 0.5,
         "outcome/truncated_turns": 0.25,
         "outcome/failed_tool": 0.25,
+        "rollout/sampled_tokens": 0,
+        "rollout/tool_calls": 0,
         "rollout/tool_calls_mean": 1.5,
         "rollout/seconds_mean": 3.0,
         "rollout/seconds_max": 6.0,
     }
     assert rollout_figures([]) == {}
+
+
+def test_what_branches_share_costs_once() -> None:
+    """Two calls are answered by two messages, each with the status of both; then a branch."""
+    tree, at = Tree(TASK), None
+    events: list[tuple[Source, int, str]] = [
+        ("prompt", 0, ""),
+        ("sampled", 0, ""),
+        ("template", 1, ""),
+        ("tool", 1, "ok,error"),
+        ("template", 1, ""),
+        ("tool", 1, "ok,error"),
+        ("sampled", 1, ""),
+        ("tool", 2, "ok"),
+    ]
+
+    def add(source: Source, turn: int, status: str = "") -> int:
+        spoken = source == "sampled"
+        return tree.add(
+            Node(
+                parent=at,
+                source=source,
+                token_ids=(1, 2),
+                turn=turn,
+                logprobs=(-0.5, -0.5) if spoken else (),
+                versions=(0, 0) if spoken else (),
+                tool_status=status,
+            )
+        )
+
+    for event in events:
+        at = add(*event)
+    for sample in range(2):
+        end = add("sampled", 2)
+        tree.end(Leaf(node=end, outcome=Finished(1.0), sample=sample, tool_calls=3))
+    figures = rollout_figures([tree, tree])
+    assert figures["rollout/sampled_tokens"] == 2 * 8  # and 12 along the paths
+    assert figures["rollout/tool_calls"] == 2 * 3  # and 6 along the paths
 
 
 async def test_an_evaluation_keeps_no_entropies_whatever_training_keeps() -> None:

@@ -70,6 +70,7 @@ def _turn_fits(config: RunConfig) -> Iterator[str]:
 _OF_ONE_MODE = {
     "over_provision": "partial",
     "max_staleness": "async",
+    "backlog": "async",
     "segment": "partial or async",
     "max_start_lag": "partial or async",
     "max_age": "partial or async",
@@ -91,6 +92,13 @@ def _mode(config: RunConfig) -> Iterator[str]:
             f"rollout.min_valid is {rollout.min_valid} and rollout.group_size is "
             f"{rollout.group_size}: no group could ever train; lower the first"
         )
+    for key in ("max_staleness", "max_start_lag", "max_age"):
+        bound = getattr(rollout, key)
+        if bound is not None and rollout.mode == "async" and bound < rollout.backlog:
+            yield (
+                f"rollout.backlog is {rollout.backlog} and rollout.{key} is {bound}: what has "
+                "waited so long would be too old to train; raise the second to the first"
+            )
     if rollout.alarms.min_count > rollout.alarms.window:
         yield (
             f"rollout.alarms.min_count is {rollout.alarms.min_count} and rollout.alarms.window is "

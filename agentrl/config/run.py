@@ -143,6 +143,9 @@ class RolloutSection(Section):
     """In `partial`: groups in flight at the start of a step, per group that the step needs."""
     max_staleness: int = Field(default=1, ge=0)
     """In `async`: how many versions ahead of the trainer a group may be begun."""
+    backlog: int = Field(default=0, ge=0)
+    """In `async`: batches that wait, complete, behind the one that trains, which makes it so many
+    versions old on purpose; 0 trains as soon as it can."""
     max_start_lag: int | None = Field(default=None, ge=0)
     """A trajectory begun more versions ago than this is begun again."""
     max_age: int | None = Field(default=None, ge=0)

@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from agentrl.trajectory import Tree, outcome_name, reward_of
+from agentrl.trajectory import Node, Tree, outcome_name, reward_of
 
 
 def rollout_figures(trees: Sequence[Tree]) -> dict[str, float]:
     """Return shares of each outcome, tool calls and seconds per trajectory, failures among them.
 
-    And the mean of each component that environments tell of, over the trajectories that have it.
+    And what they cost together, where what several share counts once: sampled tokens, and tool
+    calls that were answered. And the mean of each component that environments tell of, over the
+    trajectories that have it.
     """
     leaves = [leaf for tree in trees for leaf in tree.leaves]
     if not leaves:
@@ -22,10 +24,35 @@ def rollout_figures(trees: Sequence[Tree]) -> dict[str, float]:
     )
     shares |= {f"component/{name}": mean for name, mean in told.items()}
     return shares | {
+        "rollout/sampled_tokens": sum(map(_sampled_tokens, trees)),
+        "rollout/tool_calls": sum(map(_tool_calls, trees)),
         "rollout/tool_calls_mean": fmean(leaf.tool_calls for leaf in leaves),
         "rollout/seconds_mean": fmean(leaf.seconds for leaf in leaves),
         "rollout/seconds_max": max(leaf.seconds for leaf in leaves),
     }
+
+
+def _sampled_tokens(tree: Tree) -> int:
+    return sum(len(node.token_ids) for node in tree.nodes if node.source == "sampled")
+
+
+def _tool_calls(tree: Tree) -> int:
+    """Return the calls that a reply followed."""
+    return sum(
+        node.tool_status.count(",") + 1
+        for node in tree.nodes
+        if node.tool_status and not _goes_on(tree, node)
+    )
+
+
+def _goes_on(tree: Tree, node: Node) -> bool:
+    """Return whether a reply of several messages has said its status before `node`."""
+    at = node.parent
+    while at is not None and (before := tree.node(at)).turn == node.turn:
+        if before.tool_status:
+            return True
+        at = before.parent
+    return False
 
 
 def component_means(told: Iterable[Mapping[str, float]]) -> dict[str, float]:

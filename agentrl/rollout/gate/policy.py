@@ -29,6 +29,8 @@ class GatePolicy:
     """In `partial`: groups in flight at the start of a step, per group the step needs."""
     max_staleness: int = 1
     """In `async`: how many versions ahead of the trainer a group may be admitted; 0 waits."""
+    backlog: int = 0
+    """In `async`: complete batches that must wait behind the one that is handed over."""
     max_start_lag: int | None = None
     """A trajectory begun more versions ago than this is begun again, ended or not."""
     max_age: int | None = None
@@ -48,7 +50,14 @@ class GatePolicy:
     def __post_init__(self) -> None:
         for name, least in (("groups_per_step", 0), ("group_size", 1), ("concurrency", 1)):
             _at_least(name, getattr(self, name), least)
-        for name in ("max_staleness", "max_restarts", "retries", "min_valid", "requeues"):
+        for name in (
+            "max_staleness",
+            "backlog",
+            "max_restarts",
+            "retries",
+            "min_valid",
+            "requeues",
+        ):
             _at_least(name, getattr(self, name), 0)
         for name in ("max_start_lag", "max_age"):
             if (bound := getattr(self, name)) is not None:
@@ -57,6 +66,12 @@ class GatePolicy:
             raise ValueError(
                 f"over_provision must be 1 or more, got {self.over_provision}; with less a step "
                 "could never be filled"
+            )
+        ahead = self.max_staleness if self.mode == "async" else 0
+        if self.backlog > ahead:
+            raise ValueError(
+                f"backlog={self.backlog} is more than is begun ahead of the trainer: {ahead}, by "
+                f"mode={self.mode} and max_staleness={self.max_staleness}; no batch would ever come"
             )
         if self.min_valid > self.group_size:
             raise ValueError(
@@ -155,7 +170,9 @@ def batch_is_ready(state: SchedulerState, policy: GatePolicy) -> bool:
     """Return whether the trainer gets its batch now; the gate closes before it does."""
     if not state.waiting:
         return False
-    if state.ready >= policy.groups_per_step:
+    # Held groups are younger than any batch of now, so they stand at the end of the backlog.
+    enough = policy.groups_per_step * (1 + policy.backlog) - state.held
+    if state.ready >= max(policy.groups_per_step, enough):
         return True
     if state.dry and not state.open:
         # Nothing runs and nothing can begin: the step has what it has.
