@@ -54,6 +54,8 @@ def _order_make(
     chosen = [some_line(random, shop) for _ in range(lines)]
     if len({line["product"] for line in chosen}) < lines:
         raise Unfit
+    for line in chosen[1:]:
+        line["quantity"] = 1
     delivery = random.choice(list(DELIVERIES))
     address = random.choice(shop.addresses[1:]) if city else shop.addresses[0]
     wanted: Wanted = {

@@ -172,21 +172,25 @@ def _move_play(page: Page, wanted: Wanted) -> Script:
 
 def _forget_make(random: Random, shop: Shop) -> Wanted:
     del random
-    address = shop.addresses[1]
+    old, new = shop.addresses
     return {
-        "goal": f"Remove the address in {address.city} from your account.",
-        "address": address.id,
-        "street": address.street,
+        "goal": f"Make the address in {new.city} the default, and remove the one in {old.city}.",
+        "addresses": [old.id, new.id],
+        "streets": [old.street, new.street],
     }
 
 
 def _forget_do(shop: Shop, wanted: Wanted) -> None:
-    shop.remove_address(wanted["address"])
+    old, new = wanted["addresses"]
+    shop.make_default(new)
+    shop.remove_address(old)
 
 
 def _forget_play(page: Page, wanted: Wanted) -> Script:
+    old, new = wanted["streets"]
     page = yield click(page, "link", "Addresses")
-    yield click(page, "button", f"Remove {wanted['street']}")
+    page = yield click(page, "button", f"Make {new} the default")
+    yield click(page, "button", f"Remove {old}")
 
 
 def _review_make(random: Random, shop: Shop) -> Wanted:

@@ -33,9 +33,8 @@ def to_list(
 
 def first_product(page: Page, category: str) -> str:
     """Return the name of the first product of a list."""
-    products = [node for node in page.all("link") if node.depth and not node.name.endswith("page")]
-    start = next(i for i, node in enumerate(page.nodes) if node.name.endswith("products"))
-    shown = [node for node in page.nodes[start:] if node in products]
+    start = next(i for i, node in enumerate(page.nodes) if node.name.endswith(" products"))
+    shown = [node for node in page.nodes[start:] if node.role == "link"]
     if not shown:
         raise LookupError(f"no product of {category} is shown")
     return shown[0].name

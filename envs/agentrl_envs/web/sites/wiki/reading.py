@@ -46,17 +46,20 @@ def _older_play(page: Page, wanted: Wanted) -> Script:
 
 def _count_make(random: Random, wiki: Wiki) -> Wanted:
     # As many works and people of a country as of any other: their number is no secret.
-    category = random.choice([name for name in wiki.categories if " of " not in name])
-    goal = f"How many articles are in the category {category}? Answer with the number."
-    return {
-        "goal": goal,
-        "category": category,
-        "answer": str(len(wiki.in_category(category))),
-    }
+    chosen = random.sample([name for name in wiki.categories if " of " not in name], 2)
+    goal = (
+        f"How many articles are in the categories {chosen[0]} and {chosen[1]} together? Answer "
+        "with the number."
+    )
+    answer = sum(len(wiki.in_category(name)) for name in chosen)
+    return {"goal": goal, "categories": chosen, "answer": str(answer)}
 
 
 def _count_play(page: Page, wanted: Wanted) -> Script:
-    yield click(page, "link", wanted["category"])
+    first, second = wanted["categories"]
+    page = yield click(page, "link", first)
+    page = yield click(page, "link", "Main page")
+    yield click(page, "link", second)
     yield answer(wanted["answer"])
 
 

@@ -32,10 +32,13 @@ def _watch_play(page: Page, wanted: Wanted) -> Script:
 
 def _works_make(random: Random, wiki: Wiki) -> Wanted:
     facts = wiki.world.facts
-    author = random.choice(facts.of_kind("person")).name
-    titles = [work.name for work in facts.of_kind("work") if work.facts["author"] == author]
-    if not 2 <= len(titles) <= 3:
+    written: dict[str, list[str]] = {}
+    for work in facts.of_kind("work"):
+        written.setdefault(work.facts["author"], []).append(work.name)
+    fitting = [(author, titles) for author, titles in written.items() if 2 <= len(titles) <= 3]
+    if not fitting:
         raise Unfit
+    author, titles = random.choice(fitting)
     goal = f"Put every article about a work written by {author} on your watch list."
     return {"goal": goal, "author": author, "titles": sorted(titles)}
 
