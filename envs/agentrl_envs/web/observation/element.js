@@ -48,6 +48,12 @@ function clean(text, most) {
   return most && plain.length > most ? `${plain.slice(0, most).toWellFormed()}…` : plain;
 }
 
+// What was typed stays as it is: spaces and lines matter in a field.
+function typed(text, most) {
+  const plain = String(text ?? "").toWellFormed().replace(/\r\n?/g, "\n").replace(/\t/g, " ").replace(UNSEEN, "");
+  return plain.length > most ? `${plain.slice(0, most).toWellFormed()}…` : plain;
+}
+
 function colour(css) {
   const found = /^rgba?\((\d+), (\d+), (\d+)(?:, ([\d.]+))?\)$/.exec(css ?? "");
   if (!found || found[4] === "0") return "";
@@ -175,7 +181,7 @@ function stateOf(element, role, most) {
   } else if (tag === "INPUT" || tag === "TEXTAREA") {
     if (element.type !== "submit" && element.type !== "button" && element.type !== "reset") {
       const value = element.type === "password" ? "•".repeat(element.value.length) : element.value;
-      if (value) state.value = clean(value, most);
+      if (value) state.value = typed(value, most);
       if (/^(password|date|time|color|email|month|week)$/.test(element.type)) {
         state.type = element.type;
       }

@@ -13,6 +13,7 @@ _PART = re.compile(
     r"|(?P<key>[a-z][\w-]*)(?:=(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<bare>[^\s\"\\=]+)))?)"
 )
 _ESCAPED = re.compile(r"\\(.)")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +70,9 @@ def node_of(line: str) -> Node | None:
         if part is None:
             return None
         if part["name"] is not None:
-            name = _ESCAPED.sub(r"\1", part["name"])
+            name = _unquoted(part["name"])
         elif part["quoted"] is not None:
-            attributes[part["key"]] = _ESCAPED.sub(r"\1", part["quoted"])
+            attributes[part["key"]] = _unquoted(part["quoted"])
         else:
             attributes[part["key"]] = part["bare"] or ""
         at = part.end()
@@ -91,5 +92,8 @@ def _attribute(key: str, value: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _unquoted(text: str) -> str:
+    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)

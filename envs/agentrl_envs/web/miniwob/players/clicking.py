@@ -94,11 +94,10 @@ def _(scene: Scene) -> Sequence[Action]:
 def _(scene: Scene) -> Action:
     (path,) = found(r"Select (.+)", scene.goal)
     names = path.split(">")
-    at = len(scene.calls)
-    item = scene.page.find("menuitem", names[at])
-    if at == len(names) - 1:
-        return click(item)
-    return call("hover", id=item.id)
+    at = len(scene.called("hover"))
+    for item in scene.page.all("menuitem", names[at]):
+        return click(item) if at == len(names) - 1 else call("hover", id=item.id)
+    return call("wait", milliseconds=300)
 
 
 @plays("click-pie", "click-pie-nodelay")

@@ -139,7 +139,7 @@ def _(scene: Scene) -> Action:
     if scene.calls and scene.calls[-1].name == "fill":
         return submit(scene.page)
     bounds = [int(one.arguments["text"]) for one in scene.called("fill")]
-    for guess, after in zip(bounds, [*bounds[1:], None], strict=True):
+    for guess, after in zip(bounds, [*bounds, None][1:], strict=False):
         higher = after > guess if after is not None else "higher" in hint
         low, high = (guess + 1, high) if higher else (low, guess - 1)
     return fill(field, str((low + high) // 2))
@@ -213,10 +213,14 @@ def _(scene: Scene) -> Action:
     return call("wait", milliseconds=200)
 
 
-@plans("use-spinner")
-def _(scene: Scene) -> Sequence[Action]:
+@plays("use-spinner")
+def _(scene: Scene) -> Action:
     (value,) = found(r"Select (-?\d+)", scene.goal)
-    return [fill(scene.first.find("spinbutton"), value), submit(scene.first)]
+    spinner = scene.page.find("spinbutton")
+    if not scene.calls:
+        return click(spinner)
+    left = int(value) - int(spinner.value())
+    return press("ArrowUp" if left > 0 else "ArrowDown") if left else submit(scene.page)
 
 
 @plays("sign-agreement")

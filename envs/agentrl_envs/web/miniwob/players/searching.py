@@ -140,16 +140,6 @@ def _(scene: Scene) -> Action:
     return click(next(n for n in scene.page.nodes if "send" in _called(n)))
 
 
-@plays("button-delay")
-def _(scene: Scene) -> Action:
-    (seconds,) = found(r"wait (\d+) seconds", scene.goal)
-    if not scene.calls:
-        return submit(scene.page, "ONE")
-    if len(scene.calls) == 1:
-        return call("wait", milliseconds=int(seconds) * 1000)
-    return submit(scene.page, "TWO")
-
-
 def _called(node: Node) -> str:
     return f"{node.name} {node.value('class')}".lower() if node.id else ""
 
