@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agentrl.env import Action, call
+from agentrl.env import Action
 from agentrl_envs.web.miniwob.players.scene import (
     Scene,
     click,
