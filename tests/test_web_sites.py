@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
-from agentrl.task import Task
+from agentrl.task import SPLITS, Task
 from agentrl_envs.web.sites import shop_pack, wiki_pack
 from agentrl_envs.web.sites.answers import same_amount, same_text
 from agentrl_envs.web.sites.asgi import AsgiWorld
@@ -228,10 +228,8 @@ def test_texts_are_compared_whole(said: str, wanted: str, right: bool) -> None:
 @pytest.mark.parametrize("site", PACKS)
 def test_tasks_are_the_same_for_the_same_seed_and_split_apart(site: str) -> None:
     pack = PACKS[site]()
-    train, again, heldout, other = (
-        list(islice(pack.tasks(split, seed), 60))
-        for split, seed in [("train", 0), ("train", 0), ("heldout", 0), ("train", 1)]
-    )
+    train, again, other = (list(islice(pack.tasks("train", seed), 60)) for seed in (0, 0, 1))
+    heldout = list(islice(pack.tasks("heldout", 0), 60))
     assert train == again != other
     assert len({task.fingerprint for task in train}) == 60
     assert not {t.fingerprint for t in train} & {t.fingerprint for t in heldout}
@@ -242,8 +240,7 @@ def test_tasks_are_the_same_for_the_same_seed_and_split_apart(site: str) -> None
 def test_templates_can_be_held_out(site: str) -> None:
     pack = PACKS[site](heldout_by="template")
     kinds = [
-        {task.data["template"] for task in islice(pack.tasks(split, 0), 80)}
-        for split in ("train", "heldout")
+        {task.data["template"] for task in islice(pack.tasks(split, 0), 80)} for split in SPLITS
     ]
     assert kinds[1] == {"shop": SHOP, "wiki": WIKI}[site].heldout_templates
     assert not kinds[0] & kinds[1]

@@ -22,8 +22,8 @@ _KINDS = {
 _PROGRAMS = "agentrl_envs.programs:ProgramsEnv"
 _WEB = "agentrl_envs.web:WebEnv"
 _SITES = {
-    "shop": ("agentrl_envs.web.sites:shop", "a shop: search, compare, order"),
-    "wiki": ("agentrl_envs.web.sites:wiki", "an encyclopaedia of a made-up world, to search"),
+    "shop": ("agentrl_envs.web.sites:shop_pack", "a shop: search, compare, order"),
+    "wiki": ("agentrl_envs.web.sites:wiki_pack", "an encyclopaedia of a made-up world, to search"),
 }
 _ONE_PAGE = (
     *("click", "double_click", "fill", "select", "press", "hover", "drag", "scroll"),
