@@ -17,15 +17,15 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
 from agentrl.atomic import write_json
+from agentrl.config.changes import changes
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import plain, shown
 from agentrl.errors import ConfigError
 from agentrl.machine import environment
 
@@ -45,7 +45,7 @@ MAY_CHANGE = (
 """Keys a resumed run may change: how long it is, where it lies, and what is written about it."""
 
 LOCK_ATTEMPTS = 5
-LISTED_CHANGES = 8
+LISTED_NAMES = 8
 
 
 class RunFolder:
@@ -178,25 +178,16 @@ class RunFolder:
         names = sorted(f.name for f in self.path.iterdir() if f.name not in ours)
         if strange := [name for name in names if not name.endswith(".partial")]:
             raise ConfigError(
-                f"{self.path} holds {', '.join(strange[:LISTED_CHANGES])} and no run; a run starts "
+                f"{self.path} holds {', '.join(strange[:LISTED_NAMES])} and no run; a run starts "
                 "in a folder of its own: choose another run.name"
             )
 
     def _check_same(self, config: RunConfig) -> None:
-        was = dict(_flat(plain(load_config(self.config))))
-        now = dict(_flat(plain(config)))
-        changed = [
-            f"{key} was {_known(was, key)} and is {_known(now, key)}"
-            for key in sorted(was.keys() | now.keys())
-            if not (key in was and key in now and was[key] == now[key])
-            and not key.startswith(MAY_CHANGE)
-        ]
-        if changed:
-            more = len(changed) - LISTED_CHANGES
-            changed[LISTED_CHANGES:] = [f"and {more} more"] if more > 0 else []
+        was = load_config(self.config)
+        if changed := changes(was, config, counts=lambda key: not key.startswith(MAY_CHANGE)):
             raise ConfigError(
-                f"{self.path} holds a run of another config: {'; '.join(changed)}. Resume it with "
-                "the values it had, or choose another run.name"
+                f"{self.path} holds a run of another config: {changed}. Resume it with the values "
+                "it had, or choose another run.name"
             )
 
     def _release(self, *, keep_file: bool) -> None:
@@ -268,16 +259,3 @@ def _is_same_file(descriptor: int, file: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), file.stat())
     except FileNotFoundError:
         return False
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and value of every leaf."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(cast(dict[str, Any], value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _known(values: Mapping[str, object], key: str) -> str:
-    return shown(values[key]) if key in values else "not set"

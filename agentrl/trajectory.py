@@ -62,11 +62,15 @@ class Finished:
     reward: float
 
 
+Limit = Literal["turns", "tokens", "seconds", "tool_calls", "money"]
+"""What a trajectory had no more of when it was stopped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Truncated:
     """We stopped it; the reward is what it had earned."""
 
-    limit: Literal["turns", "tokens", "seconds"]
+    limit: Limit
     reward: float
 
 

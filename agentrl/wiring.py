@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from agentrl.config.run import RunConfig, SandboxSection
 from agentrl.credit import CreditLog
 from agentrl.env import Env
+from agentrl.evaluation.budget import Budget, Prices
 from agentrl.evaluation.heldout import Evaluation
+from agentrl.evaluation.stopping import HalfWidth
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
 from agentrl.rollout.caps import Caps, CapSchedule, capped
@@ -130,6 +132,10 @@ def evaluation(config: RunConfig, tasks: Sequence[Task]) -> Evaluation:
         sampling=Sampling(temperature=section.temperature),
         seed=derive(config.run.seed, "evaluation"),
         about={"env": config.env.id, "kwargs": dict(config.env.kwargs)},
+        each=Budget(**section.budget.each.model_dump()),
+        total=Budget(**section.budget.total.model_dump()),
+        prices=Prices(**section.budget.prices.model_dump()),
+        until=None if section.until is None else HalfWidth(**section.until.model_dump()),
     )
 
 

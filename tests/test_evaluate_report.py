@@ -197,7 +197,7 @@ def test_when_everything_failed_nothing_is_claimed() -> None:
         "failed": 2,
     }
     assert report.figures() == {"failed_fraction": 1.0}
-    assert report.rows() == [("failed_tool", "2", "", "")]
+    assert report.rows() == [("failed_tool", "2", "100.0%", "")]
     assert report.to_json()["turns"] is None
 
 
@@ -216,7 +216,7 @@ def test_rows_are_text_for_a_table() -> None:
     rows = report.rows()
     assert {len(row) for row in rows} == {len(HEADINGS)}
     assert rows[0] == ("pass@1", "1.000", "0.000 .. 1.000", "1")
-    assert ("failed_tool", "1", "", "") in rows
+    assert ("failed_tool", "1", "50.0%", "") in rows
     assert rows[-2:] == [
         ("sum: reward", "1.000", "0.000 .. 1.000", "1"),
         ("sum: failed", "1", "", ""),

@@ -20,6 +20,12 @@ def evaluate(
         Path | None,
         typer.Option(help="Checkpoint to evaluate; the newest of a RUN by default."),
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep every trajectory and the report in this folder.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Play what is missing in --out, and what broke.")
+    ] = False,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the whole report here, too.")
     ] = None,
@@ -35,7 +41,9 @@ def evaluate(
         target = target / "config.yaml"
     config = load_config(target, overrides or ())
     with watch(err) as progress:
-        report = policy.evaluate(config, checkpoint=checkpoint, progress=progress)
+        report = policy.evaluate(
+            config, checkpoint=checkpoint, progress=progress, out=out, resume=resume
+        )
     show_table(HEADINGS, report.rows())
     if json is not None:
         write_json(json, report.to_json())

@@ -2,9 +2,55 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from agentrl.config.section import Section
+
+
+class BudgetSection(Section):
+    """Upper bounds; null is none."""
+
+    tokens: PositiveInt | None = None
+    """Sampled tokens."""
+    turns: PositiveInt | None = None
+    """Policy messages."""
+    tool_calls: PositiveInt | None = None
+    """Calls that the environment answered."""
+    env_s: PositiveFloat | None = None
+    """Seconds in the environment, its tools included."""
+    money: PositiveFloat | None = None
+    """What tokens cost at `evaluate.budget.prices`."""
+
+
+class PricesSection(Section):
+    """What tokens cost, in any currency."""
+
+    prompt_per_million: float = Field(default=0.0, ge=0)
+    """Of the context that every turn is sampled from."""
+    sampled_per_million: float = Field(default=0.0, ge=0)
+    """Of what is sampled."""
+
+
+class BudgetsSection(Section):
+    """What an evaluation may spend; it is reported."""
+
+    each: BudgetSection = BudgetSection()
+    """Of one trajectory, which is truncated before its next turn and keeps what it has earned."""
+    total: BudgetSection = BudgetSection()
+    """Of all of them: no further task is begun, and those under way play on."""
+    prices: PricesSection = PricesSection()
+    """What tokens cost."""
+
+
+class UntilSection(Section):
+    """Stop before the last task, as soon as pass@1 is known well enough."""
+
+    half_width: float = Field(gt=0, lt=0.5)
+    """Half the width of the interval that is enough."""
+    min_tasks: PositiveInt = 50
+    """Tasks before the first look."""
+    every: PositiveInt = 10
+    """Tasks between two looks."""
 
 
 class EvaluateSection(Section):
@@ -27,3 +73,7 @@ class EvaluateSection(Section):
     interval: Literal["wilson", "bootstrap"] = "wilson"
     """How an interval is made: Wilson's with the task as the unit, or the BCa bootstrap over
     tasks."""
+    budget: BudgetsSection = BudgetsSection()
+    """What an evaluation may spend."""
+    until: UntilSection | None = None
+    """When to stop early; null plays every task."""

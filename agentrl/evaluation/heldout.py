@@ -1,17 +1,27 @@
 """How good a policy is on tasks it never trained on."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from agentrl.evaluation.budget import Budget, Meter, MeteredEnv, MeteredSampler, Prices
 from agentrl.evaluation.report import Report
-from agentrl.evaluation.scores import Interval
+from agentrl.evaluation.scores import Interval, Rules
+from agentrl.evaluation.stopping import FirstTasks, HalfWidth
 from agentrl.policy import Sampling
-from agentrl.progress import Progress
+from agentrl.progress import Phase, Progress
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.gate.seat import Seat
+from agentrl.rollout.repeats import Repeats
+from agentrl.scheduler import Attempt, Hooks
+from agentrl.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree, reward_of
 
 if TYPE_CHECKING:
+    from agentrl.evaluation.record import EvaluationRecord
     from agentrl.rollout.pool import Rollouts
 
 
@@ -30,34 +40,150 @@ class Evaluation:
     seed: int
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What is evaluated on, for the report."""
+    each: Budget = field(default_factory=Budget)
+    """Of one trajectory."""
+    total: Budget = field(default_factory=Budget)
+    """Of all of them."""
+    prices: Prices = field(default_factory=Prices)
+    until: HalfWidth | None = None
+    """When to stop before all tasks are played."""
 
     async def run(
-        self, rollouts: "Rollouts", progress: Progress, phase: str = "evaluate"
+        self,
+        rollouts: "Rollouts",
+        progress: Progress,
+        phase: str = "evaluate",
+        record: "EvaluationRecord | None" = None,
     ) -> Report:
-        """Play every task and return the report; failures are reported apart, never as zeros."""
-        rewards: list[float] = []
+        """Play every task and return the report; failures are reported apart, never as zeros.
+
+        With `record` everything is kept there, and what it has kept is not played again.
+        """
         total = len(self.tasks) * self.samples_per_task
         with progress.phase(phase, total=total) as bar:
-
-            def ended(tree: Tree, leaf: Leaf) -> None:
-                del tree
-                if (reward := reward_of(leaf.outcome)) is not None:
-                    rewards.append(reward)
-                bar.advance(1, {"reward": sum(rewards) / len(rewards)} if rewards else {})
-
             # Entropies are for choosing what trains, and cost a pass over the vocabulary per token.
-            trees = await replace(rollouts, entropies=False).collect(
-                self.tasks,
-                group_size=self.samples_per_task,
-                seed=self.seed,
-                sampling=self.sampling,
-                on_leaf=ended,
-            )
+            play = _Play(self, replace(rollouts, entropies=False), bar, record)
+            trees = await play.collect()
+        counted = play.counted(trees)
         return Report.of(
-            [trajectory for tree in trees for trajectory in tree.trajectories()],
+            [trajectory for tree in counted for trajectory in tree.trajectories()],
             k=self.k,
             threshold=self.threshold,
             confidence=self.confidence,
             interval=self.interval,
             about={**self.about, "seed": self.seed, "temperature": self.sampling.temperature},
+            spent=play.meter.spent.to_json() if play.meters else None,
+            stopped=play.why_stopped(len(counted), beyond=len(trees) - len(counted)),
         )
+
+
+class _Play:
+    """One evaluation while it is played."""
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        rollouts: "Rollouts",
+        bar: Phase,
+        record: "EvaluationRecord | None",
+    ) -> None:
+        self.evaluation = evaluation
+        self.rollouts = rollouts
+        self.meter = Meter(evaluation.each, evaluation.total, evaluation.prices)
+        self.meters = evaluation.each.bounds or evaluation.total.bounds
+        self._bar = bar
+        self._record = record
+        rules = Rules(
+            k=(1,),
+            threshold=evaluation.threshold,
+            confidence=evaluation.confidence,
+            interval=evaluation.interval,
+        )
+        self._first = FirstTasks(evaluation.until, rules, evaluation.samples_per_task)
+        self._places = {task.fingerprint: at for at, task in enumerate(evaluation.tasks)}
+        self._kept = {} if record is None else record.of(evaluation.tasks)
+        self._left = deque(t for t in evaluation.tasks if t.fingerprint not in self._kept)
+        self._repeats = Repeats()
+        self._adopting = False
+        self._sum, self._count = 0.0, 0
+
+    async def collect(self) -> list[Tree]:
+        """Return one tree per task that was played, in the order of the tasks."""
+        async with self._gate() as gate:
+            self._adopting = True
+            gate.adopt([self._kept[name] for name in self._places if name in self._kept])
+            self._adopting = False
+            trees = (await gate.batch()).trees
+        return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
+
+    def counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
+        """Return the trees that the report is of: with an early stop those it was decided on."""
+        enough = self._first.stopped_at
+        if enough is None:
+            return trees
+        return [tree for tree in trees if self._places[tree.task.fingerprint] < enough]
+
+    def why_stopped(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
+        """Return what ended the evaluation before its last task."""
+        of = len(self.evaluation.tasks)
+        if (until := self.evaluation.until) is not None and self._first.stopped_at is not None:
+            return {"by": "half_width", "at": until.half_width, "tasks": tasks, "of": of} | (
+                {"played_beyond": beyond} if beyond else {}
+            )
+        if tasks == of or (what := self.meter.spent_up) is None:
+            return None
+        at = getattr(self.evaluation.total, what)
+        return {"by": f"budget.{what}", "at": at, "tasks": tasks, "of": of}
+
+    def _gate(self) -> Gate:
+        evaluation, rollouts = self.evaluation, self.rollouts
+        version = rollouts.engine.version
+        return rollouts.gate(
+            # `async` opens a group when there is a place for it, so that one can stop opening them.
+            GatePolicy(
+                mode="async",
+                groups_per_step=len(evaluation.tasks),
+                group_size=evaluation.samples_per_task,
+                concurrency=rollouts.concurrency,
+                retries=rollouts.retries,
+                max_staleness=0,
+            ),
+            self._take,
+            sampling=evaluation.sampling,
+            seed=self._seed,
+            play=self._metered if self.meters else None,
+            hooks=Hooks(on_finished=self._ended),
+            version=version,
+            recorder=self._record.recorder if self._record else None,
+            first_group=self._record.next_group if self._record else 0,
+        )
+
+    def _take(self, count: int) -> list[Task]:
+        if self._first.stopped_at is not None or self.meter.spent_up is not None:
+            return []
+        return [self._left.popleft() for _ in range(min(count, len(self._left)))]
+
+    def _seed(self, number: int, task: Task, sample: int) -> int:
+        again = self._repeats.of(number, task.id)
+        return derive(self.evaluation.seed, task.id, sample, *again)
+
+    def _ended(self, attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
+        if self._adopting and self.meters:
+            self.meter.keep(tree, leaf)
+        reward = reward_of(leaf.outcome)
+        if reward is not None:
+            self._sum, self._count = self._sum + reward, self._count + 1
+        elif self._record is not None:
+            self._record.broken.add(attempt.group)
+        self._first.ended(self._places[tree.task.fingerprint], reward)
+        self._bar.advance(1, {"reward": self._sum / self._count} if self._count else {})
+
+    async def _metered(self, seat: Seat) -> Leaf:
+        world = await self.rollouts.brought_back(seat)
+        stand = seat.stand
+        calls = stand.tool_calls if stand else 0
+        own = self.meter.begin(seat.tree, stand.node if stand else None, tool_calls=calls)
+        seat.sampler = MeteredSampler(seat.sampler or seat.doorkeeper.engine, own)
+        episode = self.rollouts.episode(seat, self.evaluation.sampling, world=world)
+        episode.env = MeteredEnv(episode.env, own)
+        return await episode.run()

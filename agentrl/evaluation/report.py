@@ -28,6 +28,10 @@ class Report:
     """What became of every trajectory."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What was evaluated on: two reports are comparable where this is equal."""
+    spent: Mapping[str, float] | None = None
+    """Of the budgets, tries that broke among it; None where there are none."""
+    stopped: Mapping[str, Any] | None = None
+    """What ended it before its last task; None where nothing did."""
 
     @classmethod
     def of(
@@ -39,6 +43,8 @@ class Report:
         confidence: float = 0.95,
         interval: Interval = "wilson",
         about: Mapping[str, Any] | None = None,
+        spent: Mapping[str, float] | None = None,
+        stopped: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make the report of `trajectories`; pass@1 is always in it.
 
@@ -63,6 +69,8 @@ class Report:
             },
             samples=samples_of(trajectories),
             about=about or {},
+            spent=spent,
+            stopped=stopped,
         )
 
     def summary(self) -> dict[str, Any]:
@@ -91,10 +99,16 @@ class Report:
         known |= {name: cost for name, cost in self.overall.costs.items() if cost is not None}
         return known | {"failed_fraction": self.overall.failed / self.overall.trajectories}
 
+    @property
+    def _spent(self) -> list[tuple[str, float]]:
+        return [(name, spent) for name, spent in (self.spent or {}).items() if spent]
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON."""
         return {
             "about": dict(self.about),
+            "stopped": None if self.stopped is None else dict(self.stopped),
+            "spent": None if self.spent is None else dict(self.spent),
             "threshold": self.rules.threshold,
             "confidence": self.rules.confidence,
             "interval": self.rules.interval,
@@ -111,7 +125,15 @@ class Report:
             for name, cost in self.overall.costs.items()
             if cost is not None
         ]
-        rows += [(name, str(count), "", "") for name, count in self.overall.outcomes.items()]
+        every = self.overall.trajectories
+        rows += [
+            (name, str(count), f"{count / every:.1%}", "")
+            for name, count in self.overall.outcomes.items()
+        ]
+        if self.stopped is not None:
+            by, at = self.stopped["by"], self.stopped["at"]
+            rows.append((f"stopped by {by}", f"{at:g}", "", f"{self.stopped['tasks']}"))
+        rows += [(f"spent: {name}", f"{spent:.6g}", "", "") for name, spent in self._spent]
         for tag, scores in self.tags.items():
             rows += _estimate_rows(scores.estimates, f"{tag}: ")
             if scores.failed:

@@ -87,6 +87,7 @@ class Scores:
             "trajectories": self.trajectories,
             "failed": self.failed,
             "outcomes": dict(self.outcomes),
+            "outcome_rates": {name: n / self.trajectories for name, n in self.outcomes.items()},
             **estimates,
             **self.costs,
         }
@@ -97,8 +98,8 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
     every = [trajectory for group in groups for trajectory in group]
     scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
     rewards = [own for own in map(_rewards, groups) if own]
-    pass_at = {k: _pass_at(k, rewards, rules, pass_at_k) for k in rules.k}
-    all_pass = {k: _pass_at(k, rewards, rules, all_pass_k) for k in rules.k if k > 1}
+    pass_at = {k: passes(rewards, rules, k=k) for k in rules.k}
+    all_pass = {k: passes(rewards, rules, k=k, figure=all_pass_k) for k in rules.k if k > 1}
     return Scores(
         tasks=len(groups),
         trajectories=len(every),
@@ -135,9 +136,11 @@ class _OfPasses(Protocol):
     def __call__(self, passed: int, *, samples: int, k: int) -> float: ...
 
 
-def _pass_at(
-    k: int, rewards: Sequence[Sequence[float]], rules: Rules, figure: _OfPasses
+def passes(
+    rewards: Sequence[Sequence[float]], rules: Rules, *, k: int = 1, figure: _OfPasses = pass_at_k
 ) -> Estimate | None:
+    """Return pass@k, or another figure of passes, from the rewards of each task; None where no task
+    has k of them."""
     enough = [own for own in rewards if len(own) >= k]
     if not enough:
         return None

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from agentrl.env import Action, Env, Observation, Patch, Step, ToolSchema
 from agentrl.errors import (
@@ -26,7 +26,7 @@ from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
 from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
+from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Source, Tree, Truncated
 
 CLOSE_S = 10.0
 """Deadline of an environment's close: it must not hold back the next trajectory."""
@@ -35,9 +35,9 @@ CLOSE_S = 10.0
 class StoppedTrajectory(CancelledRollout):
     """The engine's side has no more for this trajectory: it is truncated and keeps its reward."""
 
-    def __init__(self, limit: Literal["turns", "tokens", "seconds"], why: str) -> None:
+    def __init__(self, limit: Limit, why: str) -> None:
         super().__init__(why)
-        self.limit: Literal["turns", "tokens", "seconds"] = limit
+        self.limit: Limit = limit
 
 
 class TokenSegment(Protocol):

@@ -1,0 +1,216 @@
+"""What an evaluation may spend: counted while it is spent, for a trajectory and for all of them.
+
+A trajectory that has spent its budget is truncated before its next turn and keeps what it has
+earned. When all together have spent theirs, no further task is begun; those that are under way play
+on, since ending them would leave out the long ones and favour what is short.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
+from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.episode import StoppedTrajectory
+from agentrl.rollout.gate.seat import Sampler
+from agentrl.trajectory import Leaf, Limit, Tree
+
+What = Literal["tokens", "turns", "tool_calls", "env_s", "money"]
+
+_LIMITS: Mapping[What, Limit] = {
+    "tokens": "tokens",
+    "turns": "turns",
+    "tool_calls": "tool_calls",
+    "env_s": "seconds",
+    "money": "money",
+}
+"""How the end of a trajectory is called that has spent one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What tokens cost, in any currency, per million."""
+
+    prompt_per_million: float = 0.0
+    """Of the context that every turn is sampled from."""
+    sampled_per_million: float = 0.0
+
+    def of(self, *, prompt_tokens: int, sampled_tokens: int) -> float:
+        """Return what a turn costs."""
+        prompt = prompt_tokens * self.prompt_per_million
+        return (prompt + sampled_tokens * self.sampled_per_million) / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Upper bounds; None is none."""
+
+    tokens: int | None = None
+    """Sampled tokens."""
+    turns: int | None = None
+    tool_calls: int | None = None
+    env_s: float | None = None
+    """Seconds in the environment's `reset` and `step`, its tools included."""
+    money: float | None = None
+
+    def spent_up(self, spent: "Spent") -> What | None:
+        """Return the first that is spent."""
+        for what in _LIMITS:
+            most = getattr(self, what)
+            if most is not None and getattr(spent, what) >= most:
+                return what
+        return None
+
+    @property
+    def bounds(self) -> bool:
+        """Whether anything is bounded."""
+        return any(value is not None for value in asdict(self).values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Spent:
+    """What has been spent so far."""
+
+    tokens: int = 0
+    turns: int = 0
+    tool_calls: int = 0
+    env_s: float = 0.0
+    money: float = 0.0
+
+    def to_json(self) -> dict[str, float]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True, eq=False)
+class Meter:
+    """Counts what an evaluation spends, tries that broke among it."""
+
+    each: Budget = field(default_factory=Budget)
+    """Of one trajectory."""
+    total: Budget = field(default_factory=Budget)
+    prices: Prices = field(default_factory=Prices)
+    spent: Spent = field(default_factory=Spent)
+
+    @property
+    def spent_up(self) -> What | None:
+        """Return what all trajectories together have spent."""
+        return self.total.spent_up(self.spent)
+
+    def begin(self, tree: Tree, at: int | None, *, tool_calls: int = 0) -> "TrajectoryMeter":
+        """Return the meter of a trajectory that stands at `at`, which is None for a new one."""
+        return TrajectoryMeter(self, self._until(tree, at, tool_calls))
+
+    def keep(self, tree: Tree, leaf: Leaf) -> None:
+        """Count a trajectory that was played before, as far as its record tells."""
+        kept = self._until(tree, leaf.node, leaf.tool_calls)
+        for name, value in asdict(kept).items():
+            self.add(name, value)
+
+    def add(self, name: str, amount: float) -> None:
+        """Count what was spent."""
+        setattr(self.spent, name, getattr(self.spent, name) + amount)
+
+    def _until(self, tree: Tree, at: int | None, tool_calls: int) -> Spent:
+        spent, turns, context = Spent(tool_calls=tool_calls), dict[int, float](), 0
+        for node in () if at is None else tree.path(at):
+            if node.source == "sampled":
+                sampled = len(node.token_ids)
+                spent.money += self.prices.of(prompt_tokens=context, sampled_tokens=sampled)
+                spent.tokens += sampled
+                turns.setdefault(node.turn, 0.0)
+            elif node.source == "tool":
+                # A reply of several messages has the seconds of its step on each.
+                turns[node.turn - 1] = node.seconds
+            context += len(node.token_ids)
+        spent.turns, spent.env_s = len(turns), sum(turns.values())
+        return spent
+
+
+@dataclass(slots=True, eq=False)
+class TrajectoryMeter:
+    """Counts what one trajectory spends."""
+
+    meter: Meter
+    spent: Spent
+
+    def add(self, name: str, amount: float) -> None:
+        """Count what was spent, here and for all."""
+        setattr(self.spent, name, getattr(self.spent, name) + amount)
+        self.meter.add(name, amount)
+
+    def check(self) -> None:
+        """Raise `StoppedTrajectory` if the trajectory has spent its budget."""
+        if (what := self.meter.each.spent_up(self.spent)) is not None:
+            most, spent = getattr(self.meter.each, what), getattr(self.spent, what)
+            raise StoppedTrajectory(
+                _LIMITS[what], f"spent {spent:g} of evaluate.budget.each.{what}: {most:g}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredSampler:
+    """Samples the turns of one trajectory, as far as its budget goes."""
+
+    inner: Sampler
+    meter: TrajectoryMeter
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn, no longer than the tokens that are left.
+
+        Raises `StoppedTrajectory` where nothing is left.
+        """
+        meter, most = self.meter, self.meter.meter.each.tokens
+        meter.check()
+        if most is not None:
+            left = min(request.max_new_tokens, most - meter.spent.tokens)
+            request = replace(request, max_new_tokens=left)
+        completion = await self.inner.generate(request)
+        sampled = len(completion.token_ids)
+        meter.add("tokens", sampled)
+        meter.add("turns", completion.finish != "aborted")
+        prices = meter.meter.prices
+        meter.add("money", prices.of(prompt_tokens=len(request.prompt), sampled_tokens=sampled))
+        return completion
+
+
+class MeteredEnv:
+    """An environment whose time and tool calls are counted."""
+
+    def __init__(self, inner: Env, meter: TrajectoryMeter) -> None:
+        self.inner = inner
+        self.meter = meter
+        self.fork_strategy: ForkStrategy = inner.fork_strategy
+
+    def tasks(self, *args: Any, **kwargs: Any) -> Any:
+        """Yield the tasks of the environment."""
+        return self.inner.tasks(*args, **kwargs)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode."""
+        began = time.monotonic()
+        try:
+            return await self.inner.reset(seed=seed, options=options)
+        finally:
+            self.meter.add("env_s", time.monotonic() - began)
+
+    async def step(self, action: Action) -> Step:
+        """Answer one assistant message."""
+        began = time.monotonic()
+        try:
+            answer = await self.inner.step(action)
+        finally:
+            self.meter.add("env_s", time.monotonic() - began)
+        self.meter.add("tool_calls", len(answer[4].get("tool_results", ())))
+        return answer
+
+    async def fork(self) -> "MeteredEnv":
+        """Return an independent copy, counted here too."""
+        return MeteredEnv(await self.inner.fork(), self.meter)
+
+    async def close(self) -> None:
+        """Release everything."""
+        await self.inner.close()

@@ -1,0 +1,61 @@
+"""When an evaluation knows enough: a rule that looks again and again and still covers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentrl.evaluation.scores import Rules, passes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfWidth:
+    """Stop at the first look at which half the interval of pass@1 is at most so wide.
+
+    The rule of Chow and Robbins (1965) for intervals of fixed width: whether to stop depends on how
+    wide the interval is and not on where it lies, so that looking often costs no coverage in the
+    limit of narrow intervals. `min_tasks` keeps it from stopping on the luck of the first few.
+    """
+
+    half_width: float
+    min_tasks: int = 50
+    every: int = 10
+    """Tasks between two looks."""
+
+    def enough(self, rewards: Sequence[Sequence[float]], rules: Rules) -> bool:
+        """Return whether to stop after these tasks, which are the first ones in their order."""
+        tasks = len(rewards)
+        if tasks < self.min_tasks or (tasks - self.min_tasks) % self.every:
+            return False
+        found = passes([own for own in rewards if own], rules)
+        return found is not None and (found.high - found.low) / 2 <= self.half_width
+
+
+@dataclass(slots=True, eq=False)
+class FirstTasks:
+    """The tasks as they end, looked at in the order they were asked for.
+
+    Short trajectories end first: a look at what has ended would see the quick ones only. So it is
+    at the first n tasks once all of them have ended, and what stops the evaluation is a function of
+    their rewards alone, however the timing falls.
+    """
+
+    rule: HalfWidth | None
+    rules: Rules
+    samples: int
+    """Trajectories per task."""
+    stopped_at: int | None = None
+    """How many tasks were enough."""
+    _ended: dict[int, int] = field(default_factory=dict[int, int])
+    _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    _first: list[list[float]] = field(default_factory=list[list[float]])
+
+    def ended(self, task: int, reward: float | None) -> None:
+        """Take the end of a trajectory of task number `task`; None for one that broke."""
+        if self.rule is None:
+            return
+        self._ended[task] = self._ended.get(task, 0) + 1
+        if reward is not None:
+            self._rewards.setdefault(task, []).append(reward)
+        while self.stopped_at is None and self._ended.get(len(self._first), 0) >= self.samples:
+            self._first.append(self._rewards.get(len(self._first), []))
+            if self.rule.enough(self._first, self.rules):
+                self.stopped_at = len(self._first)
