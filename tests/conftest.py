@@ -44,6 +44,18 @@ def missing_cgroup() -> str:
     return why_not()
 
 
+def missing_chromium() -> str:
+    """Return why no browser can be run here, or an empty string."""
+    from agentrl.errors import ConfigError
+    from agentrl_envs.web.browser.chromium import find
+
+    try:
+        find()
+    except ConfigError as error:
+        return str(error)
+    return missing_bubblewrap()
+
+
 def missing_docker() -> str:
     """Return why no container of sandboxes can be started here, or an empty string."""
     from agentrl.errors import AgentrlError
@@ -76,6 +88,7 @@ PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers")
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
     "cgroup": cache(missing_cgroup),
+    "chromium": cache(missing_chromium),
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     **{name: partial(missing_peer, name) for name in PEERS},

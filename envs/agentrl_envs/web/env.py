@@ -68,7 +68,7 @@ class WebEnv:
         max_turns: int | None = 40,
         system: str = "",
         fork: ForkStrategy = "replay",
-        browser: BrowserSettings | Mapping[str, Any] | None = None,
+        browser: BrowserPool | BrowserSettings | Mapping[str, Any] | None = None,
         step_s: float = 60.0,
         **pack_kwargs: Any,
     ) -> None:
@@ -84,7 +84,8 @@ class WebEnv:
             system: A system message, if any.
             fork: How a fork is made: `copy` where worlds can be copied, with `replay` where a copy
                 does not look the same; or always `replay`; or `none`.
-            browser: Fields of `BrowserSettings`. Environments with the same settings share theirs.
+            browser: Fields of `BrowserSettings`, and environments with the same ones share their
+                browsers; or the browsers themselves, which stay the caller's.
             step_s: For one replayed step of a fork.
             **pack_kwargs: What the pack takes; see there.
         """
@@ -94,7 +95,6 @@ class WebEnv:
             raise ConfigError(f"fork is copy, replay or none for a browser, got {fork!r}")
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
         self.fork_strategy: ForkStrategy = fork
-        self._wants = Wants(kinds=cast("Any", kinds), **(observation_kwargs or {}))
         self._pack = _pack(pack, pack_kwargs)
         self._names = chosen(actions)
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
@@ -102,10 +102,13 @@ class WebEnv:
         self._screen = Screen(*screen)
         self._max_turns = max_turns
         self._system = system
-        self._settings = _settings(browser)
+        self._pool = browser if isinstance(browser, BrowserPool) else None
+        self._keeps_pool = self._pool is not None
+        self._settings = self._pool.settings if self._pool else _settings(browser)
+        looks: dict[str, Any] = {"deadline_s": self._settings.call_s, **(observation_kwargs or {})}
+        self._wants = Wants(kinds=cast("Any", kinds), **looks)
         self._step_s = step_s
         self._resets = 0
-        self._pool: BrowserPool | None = None
         self._owns_pool = False
         self._episode: _Episode | None = None
         self._forked: Info = {}
@@ -180,9 +183,10 @@ class WebEnv:
         try:
             await self._end()
         finally:
-            pool, self._pool = self._pool, None
-            if pool is not None and self._owns_pool:
-                await pool.close()
+            if not self._keeps_pool:
+                pool, self._pool = self._pool, None
+                if pool is not None and self._owns_pool:
+                    await pool.close()
 
     # -- an episode -------------------------------------------------------------------------------
 
@@ -372,9 +376,10 @@ def _pack(pack: str | TaskPack, kwargs: Mapping[str, Any]) -> TaskPack:
     return cast("TaskPack", maker(**kwargs))
 
 
-def _settings(given: BrowserSettings | Mapping[str, Any] | None) -> BrowserSettings:
+def _settings(given: BrowserPool | BrowserSettings | Mapping[str, Any] | None) -> BrowserSettings:
     if isinstance(given, BrowserSettings):
         return given
+    assert not isinstance(given, BrowserPool)
     known = {field.name for field in fields(BrowserSettings)}
     if unknown := sorted((given or {}).keys() - known):
         raise ConfigError(

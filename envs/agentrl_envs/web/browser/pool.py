@@ -28,8 +28,8 @@ class BrowserPool:
     """Browsers and the places in them. Made by `BrowserPool.open`."""
 
     def __init__(self, playwright: "Playwright", settings: BrowserSettings) -> None:
+        self.settings = settings
         self._playwright = playwright
-        self._settings = settings
         self._places = asyncio.Semaphore(settings.browsers * settings.episodes)
         self._browsers: list[Browser | None] = [None] * settings.browsers
         self._starting = [asyncio.Lock() for _ in range(settings.browsers)]
@@ -54,12 +54,12 @@ class BrowserPool:
         if self._closed:
             raise EnvError(_CLOSED)
         try:
-            async with asyncio.timeout(self._settings.open_s):
+            async with asyncio.timeout(self.settings.open_s):
                 await self._places.acquire()
         except TimeoutError as error:
             raise EnvError(
-                f"no page came free within {self._settings.open_s:g} s: all "
-                f"{self._settings.browsers * self._settings.episodes} are in use"
+                f"no page came free within {self.settings.open_s:g} s: all "
+                f"{self.settings.browsers * self.settings.episodes} are in use"
             ) from error
         try:
             return await self._visit(url, screen, reusable)
@@ -130,7 +130,7 @@ class BrowserPool:
                 self._browsers[slot] = None
                 self._retired.add(browser)
                 self._in_background(self._end_if_idle(browser))
-            fresh = await Browser.start(self._playwright, self._settings)
+            fresh = await Browser.start(self._playwright, self.settings)
             if self._closed:
                 await fresh.close()
                 raise EnvError(_CLOSED)
@@ -139,7 +139,7 @@ class BrowserPool:
 
     async def _put_back(self, browser: Browser, visit: Visit, url: str | None) -> None:
         try:
-            if url is not None and browser.alive and browser.waiting < self._settings.episodes:
+            if url is not None and browser.alive and browser.waiting < self.settings.episodes:
                 await visit.clear()
                 browser.put(url, visit)
             elif browser.alive:
@@ -163,7 +163,7 @@ class BrowserPool:
     async def _warm_up(self, browser: Browser, screen: Screen) -> None:
         key = ("", screen)
         while browser.alive and not self._closed:
-            if len(browser.ready.get(key, [])) >= self._settings.warm or browser.worn:
+            if len(browser.ready.get(key, [])) >= self.settings.warm or browser.worn:
                 return
             try:
                 browser.put("", await browser.open(screen))

@@ -40,7 +40,7 @@ class BrowserSettings:
     """Of one browser with everything it starts, where this machine permits cgroups."""
     recycle_after: int = 1000
     """Episodes after which a browser is replaced by a fresh one."""
-    call_s: float = 10.0
+    call_s: float = 20.0
     """For one question to a page. A page that is busy for longer is lost."""
     settle_s: float = 5.0
     """For a page to come to rest after an action; an observation is made then in any case."""

@@ -255,7 +255,8 @@ class Visit:
 
     def _notice(self, text: str) -> None:
         if len(self.notices) < _NOTICES:
-            self.notices.append(text)
+            # One line each, whatever a page put into it: the lines after it are ours.
+            self.notices.append(" ".join(text.split()))
 
     def _is_within(self, url: str) -> bool:
         return self.world is not None and is_within(url, self.world.origins)
