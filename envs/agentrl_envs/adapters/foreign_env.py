@@ -1,0 +1,84 @@
+"""What environments played by a host share: where the host is, and an episode's life in it."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Self
+
+from agentrl.env import Action, Info, Observation, Step
+from agentrl.message import Message
+from agentrl.task import Task
+from agentrl.tool_env import checked_reward
+from agentrl_envs.adapters.host import Host, Hosts, Place
+
+
+class ForeignEpisode:
+    """One episode of a host, or none."""
+
+    def __init__(self, place: Place, *, timeout_s: float) -> None:
+        self._place = place
+        self._timeout_s = timeout_s
+        self._host: Host | None = None
+        self._owned: Hosts | None = None
+        self._session = 0
+
+    async def open(self, settings: dict[str, Any]) -> None:
+        """Begin an episode's process; a run's episodes share a host, another has its own."""
+        await self._end()
+        hosts = await Hosts.of(self._place)
+        if hosts is None:
+            hosts = self._owned = self._owned or Hosts(self._place)
+        host = await hosts.host()
+        # Known before anything is awaited, so that a cancelled caller's episode is killed.
+        self._host, self._session = host, host.new_session()
+        await self.ask("open", settings)
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Return what the episode's world answers; `EnvError` for anything that goes wrong."""
+        if self._host is None:
+            raise RuntimeError("no episode is running; await env.reset() first")
+        return await self._host.ask(
+            method, params, timeout_s=self._timeout_s, session=self._session
+        )
+
+    async def fork(self) -> Self:
+        """Return a copy of the episode: its process, forked."""
+        if self._host is None:
+            raise RuntimeError("no episode is running; await env.reset() first")
+        other = copy.copy(self)
+        other._session = self._host.new_session()
+        other._owned = None if self._owned is None else self._owned.join()
+        try:
+            await other.ask("fork", {"of": self._session})
+        except BaseException:
+            await other.close()
+            raise
+        return other
+
+    async def close(self) -> None:
+        """End the episode, and a host that is nobody else's. Idempotent."""
+        owned, self._owned = self._owned, None
+        try:
+            await self._end()
+        finally:
+            if owned is not None:
+                await owned.close()
+
+    async def _end(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            await host.kill(self._session)
+
+
+def step_of(task: Task, answer: dict[str, Any]) -> Step:
+    """Return what a host answered as a step; `EnvError` for a reward that is no number."""
+    reward = checked_reward(task, float(answer["reward"]))
+    info: Info = dict(answer.get("info", {}))
+    seen = Observation((Message("user", answer["text"]),) if answer["text"] else ())
+    return seen, reward, bool(answer["terminated"]), bool(answer["truncated"]), info
+
+
+def refused(action: Action, why: str) -> Step:
+    """Return the answer to calls of tools that are not there: no time passes."""
+    messages = [Message("tool", why, tool_call_id=c.id, name=c.name) for c in action.tool_calls]
+    told = tuple(messages) or (Message("user", why),)
+    return Observation(told), 0.0, False, False, {}

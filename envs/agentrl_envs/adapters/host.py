@@ -1,0 +1,245 @@
+"""Our side of a host: a process of another interpreter that plays episodes for us."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from agentrl.errors import ConfigError, EnvError
+from agentrl.scope import shared
+from agentrl_sandbox.host_process import HostProcess, LineTooLong
+
+HOSTED = Path(__file__).parent / "hosted"
+Kind = Literal["gem", "openenv", "verifiers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a library lives, and what it sees."""
+
+    kind: Kind
+    python: str
+    """The interpreter that has the library."""
+    path: tuple[str, ...] = ()
+    """Folders with modules of the user's own."""
+    pass_env: tuple[str, ...] = ()
+    """Names of our variables that it gets; it sees no others."""
+    start_timeout_s: float = field(default=120.0, compare=False)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return what starts a host there."""
+        kind = HOSTED / f"{self.kind}_kind.py"
+        return (self.python, "-u", str(HOSTED / "host.py"), str(kind), *self.path)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Return the variables of the host; `ConfigError` for one that is not set."""
+        if missing := [name for name in self.pass_env if name not in os.environ]:
+            raise ConfigError(
+                f"the variable {missing[0]} is to be handed to a host of {self.kind} and is not "
+                "set; set it, or leave it out of pass_env"
+            )
+        # Libraries take it for granted that there is one.
+        return {"PATH": os.defpath} | {name: os.environ[name] for name in self.pass_env}
+
+
+class Host:
+    """One process with many episodes, each a process forked from it. Made by `start`.
+
+    Every request has a number, and an answer that nobody waits for any more is dropped: an episode
+    that missed a deadline is killed and never asked again.
+    """
+
+    def __init__(self, place: Place, process: HostProcess) -> None:
+        self._place = place
+        self._process = process
+        self._numbers = count(1)
+        self._sessions = count(1)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._broken = ""
+        self.late = 0
+        """Answers that came after their deadline."""
+        self._ready: asyncio.Future[Any] = self._expect(0)
+        self._listening = asyncio.create_task(self._listen(), name="agentrl-host")
+
+    @classmethod
+    async def start(cls, place: Place) -> Self:
+        """Start a host and wait until it has imported its library.
+
+        Raises `ConfigError` where that cannot be imported, `EnvError` for a missed deadline.
+        """
+        made = cls(place, await HostProcess.start(place.command, env=place.env))
+        try:
+            async with asyncio.timeout(place.start_timeout_s):
+                await made._ready
+        except TimeoutError as error:
+            await made.close()
+            late = f"{place.python} did not import {place.kind} in {place.start_timeout_s:g} s"
+            raise EnvError(late) from error
+        except HostError as error:
+            await made.close()
+            raise ConfigError(
+                f"{place.python} cannot host {place.kind}: {error}; install it there, or name "
+                "another interpreter as `python`"
+            ) from error
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it can be asked."""
+        return not (self._broken or self._listening.done())
+
+    def new_session(self) -> int:
+        """Return a number no episode has had."""
+        return next(self._sessions)
+
+    async def ask(
+        self, method: str, params: Mapping[str, Any], *, timeout_s: float, session: int
+    ) -> Any:
+        """Return what the library answers.
+
+        Raises `EnvError` for what it raised, for a missed deadline and for a host that is gone. A
+        session that misses a deadline, or whose caller is cancelled, is killed.
+        """
+        number = next(self._numbers)
+        answer = self._expect(number)
+        told = {"id": number, "session": session, "method": method, "params": dict(params)}
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._tell(told)
+                return await answer
+        except TimeoutError as error:
+            await self.kill(session)
+            raise EnvError(
+                f"{self._place.kind}: {method} took more than {timeout_s:g} s"
+            ) from error
+        except asyncio.CancelledError:
+            await self.kill(session)
+            raise
+        except HostError as error:
+            raise EnvError(f"{self._place.kind}: {method}: {error}") from error
+        finally:
+            self._waiting.pop(number, None)
+
+    async def kill(self, session: int) -> None:
+        """End an episode's process at once, whatever it does."""
+        with contextlib.suppress(HostError):
+            await self._tell({"session": session, "method": "kill"})
+
+    async def close(self) -> None:
+        """End the host and every episode. Idempotent."""
+        self._broken = self._broken or "it was closed"
+        await self._process.close()
+        self._listening.cancel()
+        await asyncio.wait([self._listening])
+        self._fail(self._broken)
+
+    def _expect(self, number: int) -> "asyncio.Future[Any]":
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        return answer
+
+    async def _tell(self, message: Mapping[str, Any]) -> None:
+        if not self.is_open:
+            raise HostError(f"its host is gone: {self._broken}")
+        try:
+            await self._process.write(json.dumps(message).encode())
+        except OSError as error:
+            raise HostError(f"its host is gone: {error}") from error
+
+    async def _listen(self) -> None:
+        try:
+            while (line := await self._process.read()) is not None:
+                self._hear(json.loads(line))
+            await self._process.ended(1.0)
+            code, words = self._process.returncode, self._process.last_words[-400:]
+            self._fail(f"the host ended with code {code}; on stderr: {words}")
+        except (ValueError, KeyError, LineTooLong) as error:
+            self._fail(f"the host broke the protocol: {error}")
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        if "gone" in message:
+            return
+        answer = self._waiting.get(message["id"])
+        if answer is None or answer.done():
+            self.late += 1
+        elif (error := message.get("error")) is not None:
+            answer.set_exception(HostError(error))
+        else:
+            answer.set_result(message["result"])
+
+    def _fail(self, why: str) -> None:
+        self._broken = self._broken or why
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(HostError(why))
+
+
+class HostError(Exception):
+    """What a host answered instead of a result."""
+
+
+class Hosts:
+    """The host of a place, started when it is first needed, and again when it is gone."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._host: Host | None = None
+        self._lock = asyncio.Lock()
+        self._users = 1
+
+    @classmethod
+    async def of(cls, place: Place) -> "Hosts | None":
+        """Return what the run shares; None outside of a run."""
+
+        async def made() -> Hosts:
+            return cls(place)
+
+        return await shared(("host", place), made)
+
+    async def host(self) -> Host:
+        """Return a host that can be asked."""
+        async with self._lock:
+            if self._host is not None and not self._host.is_open:
+                await self._host.close()
+                self._host = None
+            if self._host is None:
+                self._host = await Host.start(self._place)
+            return self._host
+
+    def join(self) -> "Hosts":
+        """Return itself, to be closed once more."""
+        self._users += 1
+        return self
+
+    async def close(self) -> None:
+        """End the host when everybody who uses it has closed it."""
+        self._users -= 1
+        if self._users <= 0 and self._host is not None:
+            await self._host.close()
+
+
+def place_of(
+    kind: Kind,
+    python: str,
+    path: Sequence[str],
+    pass_env: Sequence[str],
+    start_timeout_s: float,
+) -> Place:
+    """Return a place; folders of the path are made absolute."""
+    return Place(
+        kind=kind,
+        python=python,
+        path=tuple(os.path.abspath(folder) for folder in path),
+        pass_env=tuple(pass_env),
+        start_timeout_s=start_timeout_s,
+    )

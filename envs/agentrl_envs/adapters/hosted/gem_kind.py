@@ -1,0 +1,55 @@
+"""GEM: `gem.make(id)`, one environment per episode."""
+
+# The library is in another venv, so a type checker cannot see it from here.
+# pyright: basic, reportMissingImports=false
+
+import importlib
+
+
+def preload():
+    """Import the library."""
+    import gem  # noqa: F401
+
+
+def ask(params):
+    """Return the ids that are registered, after importing what registers more."""
+    from gem.envs.registration import ENV_REGISTRY
+
+    for name in params["imports"]:
+        importlib.import_module(name)
+    return sorted(ENV_REGISTRY)
+
+
+class World:
+    """One environment."""
+
+    def __init__(self, params):
+        import gem
+
+        for name in params["imports"]:
+            importlib.import_module(name)
+        self.env = gem.make(params["id"], **params["kwargs"])
+
+    def reset(self, seed):
+        """Begin an episode."""
+        return self.shown(*self.env.reset(seed=seed))
+
+    def step(self, text):
+        """Do one action."""
+        seen, reward, terminated, truncated, info = self.env.step(text)
+        return {
+            **self.shown(seen, info),
+            "reward": float(reward),
+            "terminated": bool(terminated),
+            "truncated": bool(truncated),
+        }
+
+    def close(self):
+        """Hold nothing: a GEM environment has no end."""
+
+    def shown(self, seen, info):
+        """Return an observation with the suffix that GEM's wrappers put below it."""
+        if not isinstance(seen, str):
+            raise TypeError(f"the observation is a {type(seen).__name__}; only text can be shown")
+        suffix = info.get("suffix") or ""
+        return {"text": f"{seen}\n{suffix}" if suffix else seen}

@@ -1,0 +1,285 @@
+"""A host of environments: `python host.py KIND.py`, spoken to in JSON lines.
+
+It imports a library once and forks a child for every episode, so a start is cheap, an episode that
+hangs can be killed, and a world is copied by forking its process. One thread, and a pipe per child.
+
+    -> {"id": 1, "session": 7, "method": "open", "params": {...}}
+    <- {"id": 1, "result": ...}             or {"id": 1, "error": "ValueError: ..."}
+    -> {"id": 2, "session": 8, "method": "fork", "params": {"of": 7}}
+    -> {"session": 7, "method": "kill"}
+    <- {"session": 7, "gone": "killed by signal 9"}
+
+A kind has `preload()`, `ask(params)` and a class `World` with a method for every other method.
+"""
+
+import importlib.util
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, BinaryIO, NoReturn
+
+READ_BYTES = 2**16
+MESSAGE_BYTES = 2**24
+Message = dict[str, Any]
+
+
+def load_kind(path: str) -> Any:
+    """Return a kind's module; its folder is not on the import path, where it could hide others."""
+    spec = importlib.util.spec_from_file_location("agentrl_hosted_kind", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Lines:
+    """Splits what arrives into lines."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole now."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        if len(self.rest) > MESSAGE_BYTES:
+            raise ValueError(f"a line of more than {MESSAGE_BYTES} bytes")
+        return lines
+
+
+# -- the host -------------------------------------------------------------------------------------
+
+
+class Child:
+    """One episode's process, as the host sees it."""
+
+    def __init__(self, session: int, channel: socket.socket, pid: int | None) -> None:
+        self.session = session
+        self.channel = channel
+        self.pid = pid
+        self.is_copy = pid is None
+        """Forked by another child, so not ours to reap; its first answer says its pid."""
+        self.lines = Lines()
+        self.waiting: list[int | None] = []
+
+
+class Host:
+    """Hands requests to children and their answers back."""
+
+    def __init__(self, kind: Any, out: BinaryIO) -> None:
+        self.kind = kind
+        self.out = out
+        self.children: dict[int, Child] = {}
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(0, selectors.EVENT_READ, None)
+        self.asked = Lines()
+
+    def run(self) -> None:
+        """Serve until nobody asks any more; then every child ends."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.data is not None:
+                    self.hear(key.data)
+                    continue
+                data = os.read(0, READ_BYTES)
+                if not data:
+                    return
+                for line in self.asked.feed(data):
+                    self.request(json.loads(line))
+
+    def say(self, message: Message) -> None:
+        self.out.write(json.dumps(message).encode() + b"\n")
+        self.out.flush()
+
+    def request(self, message: Message) -> None:
+        session, method = message.get("session", 0), message["method"]
+        child = self.children.get(session)
+        try:
+            if method == "open":
+                self.spawn(session, message)
+            elif method == "fork":
+                self.fork(session, message)
+            elif method == "kill":
+                if child is not None:
+                    self.kill(child)
+            elif method == "ask":
+                self.say({"id": message["id"], "result": self.kind.ask(message["params"])})
+            elif child is None:
+                self.say({"id": message["id"], "error": f"there is no session {session}"})
+            else:
+                self.hand(child, message)
+        except Exception as error:  # noqa: BLE001 - told to whoever asked
+            self.say({"id": message.get("id"), "error": words(error)})
+
+    def hand(self, child: Child, message: Message) -> None:
+        child.waiting.append(message["id"])
+        child.channel.sendall(json.dumps(message).encode() + b"\n")
+
+    def spawn(self, session: int, message: Message) -> None:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            serve(self.kind.World, theirs, [*self.channels(), ours])
+        theirs.close()
+        self.add(Child(session, ours, pid))
+        self.hand(self.children[session], message)
+
+    def fork(self, session: int, message: Message) -> None:
+        """Have a child fork itself: its copy gets the channel that is sent along."""
+        source = self.children[message["params"]["of"]]
+        ours, theirs = socket.socketpair()
+        line = json.dumps({"id": None, "method": "fork"}).encode() + b"\n"
+        socket.send_fds(source.channel, [line], [theirs.fileno()])
+        theirs.close()
+        self.add(Child(session, ours, None))
+        self.hand(self.children[session], {"id": message["id"], "method": "alive"})
+
+    def channels(self) -> list[socket.socket]:
+        return [child.channel for child in self.children.values()]
+
+    def add(self, child: Child) -> None:
+        self.children[child.session] = child
+        self.selector.register(child.channel, selectors.EVENT_READ, child)
+
+    def kill(self, child: Child) -> None:
+        if child.pid is None:
+            # It has not begun, and ends when it does.
+            child.channel.shutdown(socket.SHUT_RDWR)
+        else:
+            # It still holds its channel, so the pid is still its own.
+            os.kill(child.pid, signal.SIGKILL)
+
+    def hear(self, child: Child) -> None:
+        try:
+            data = child.channel.recv(READ_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.gone(child)
+            return
+        for line in child.lines.feed(data):
+            answer = json.loads(line)
+            if answer["id"] in child.waiting:
+                child.waiting.remove(answer["id"])
+            child.pid = answer.get("pid", child.pid)
+            self.out.write(line + b"\n")
+            self.out.flush()
+
+    def gone(self, child: Child) -> None:
+        self.selector.unregister(child.channel)
+        child.channel.close()
+        del self.children[child.session]
+        how = "ended"
+        if child.pid is not None and not child.is_copy:
+            code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+            how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        for id in child.waiting:
+            self.say({"id": id, "error": f"its process {how}"})
+        self.say({"session": child.session, "gone": how})
+
+
+# -- a child --------------------------------------------------------------------------------------
+
+
+def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) -> NoReturn:
+    """Answer the requests of one episode; never returns."""
+    code = 1
+    try:
+        for other in others:
+            other.close()
+        # The host's stdin is not ours to read.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        Episode(world_of, channel).run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - a child ends here, whatever it did
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Episode:
+    """One world and the channel it is asked through."""
+
+    def __init__(self, world_of: Any, channel: socket.socket) -> None:
+        self.world_of = world_of
+        self.world: Any = None
+        self.channel = channel
+        self.lines = Lines()
+        self.descriptors: list[int] = []
+
+    def run(self) -> None:
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self.channel, READ_BYTES, 4)
+            self.descriptors += descriptors
+            if not data:
+                break
+            for line in self.lines.feed(data):
+                message = json.loads(line)
+                if message["method"] == "fork":
+                    self.fork(self.descriptors.pop(0))
+                    continue
+                self.channel.sendall(json.dumps(self.answer(message)).encode() + b"\n")
+        if self.world is not None:
+            self.world.close()
+
+    def answer(self, message: Message) -> Message:
+        try:
+            method, params = message["method"], message.get("params", {})
+            if method == "open":
+                self.world = self.world_of(params)
+                return {"id": message["id"], "result": None}
+            if method == "alive":
+                return {"id": message["id"], "result": None, "pid": os.getpid()}
+            return {"id": message["id"], "result": getattr(self.world, method)(**params)}
+        except Exception as error:  # noqa: BLE001 - told to whoever asked
+            traceback.print_exc()
+            return {"id": message["id"], "error": words(error)}
+
+    def fork(self, descriptor: int) -> None:
+        """Go on twice: the copy answers on a channel of its own."""
+        # By way of a process that ends at once, so that nobody has to reap the copy: handlers of
+        # signals are the library's.
+        between = os.fork()
+        if between == 0 and os.fork() != 0:
+            os._exit(0)
+        if between != 0:
+            os.waitpid(between, 0)
+            os.close(descriptor)
+            return
+        self.channel.close()
+        self.channel = socket.socket(fileno=descriptor)
+        self.lines = Lines()
+
+
+def words(error: BaseException) -> str:
+    """Return an error in a line."""
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def main() -> None:
+    # What a library prints must not be taken for an answer.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.path[:] = [
+        place for place in sys.path if place != os.path.dirname(os.path.abspath(__file__))
+    ]
+    sys.path[:0] = sys.argv[2:]
+    host = Host(load_kind(sys.argv[1]), out)
+    try:
+        host.kind.preload()
+    except Exception as error:  # noqa: BLE001 - told to whoever asked
+        host.say({"id": 0, "error": words(error)})
+        return
+    host.say({"id": 0, "result": None})
+    host.run()
+    for child in host.children.values():
+        child.channel.close()
+
+
+if __name__ == "__main__":
+    main()

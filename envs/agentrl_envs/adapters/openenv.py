@@ -1,0 +1,129 @@
+"""OpenEnv's environments (https://github.com/meta-pytorch/OpenEnv), as a server offers them."""
+
+import copy
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
+from agentrl.message import Message, ToolCall
+from agentrl.seeds import derive
+from agentrl.task import Split, Task, split_of
+from agentrl.task_choice import choose_task
+from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
+from agentrl_envs.adapters.host import place_of
+
+_JSON_WANTED = "An action is one JSON object and nothing else."
+
+
+class OpenEnvEnv(BaseEnv):
+    """The environment of one OpenEnv server; a task is a seed of its `reset`.
+
+    OpenEnv's actions are typed objects. What the agent says becomes one in one of three ways: the
+    text is the field `action_key`; the arguments of a call of one of `tools` are the action, with
+    the tool's name under `tool_key`; or else the text is a JSON object. The end of an episode is
+    always `terminated`, because OpenEnv knows no other. Its state is the server's: no forks.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        python: str,
+        instructions: str = "",
+        action_key: str = "",
+        tools: Sequence[ToolSchema] = (),
+        tool_key: str = "",
+        observation_key: str = "",
+        options: Mapping[str, Any] | None = None,
+        path: Sequence[str] = (),
+        pass_env: Sequence[str] = (),
+        timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        """`python` is the interpreter that has openenv-core; `options` are further keys of `reset`.
+
+        `instructions` stand before the first observation. `observation_key` is the field of an
+        observation that is shown; all of them as JSON without.
+        """
+        self._url = url
+        self._instructions = instructions
+        self._action_key = action_key
+        self._tools = tuple(tools)
+        self._tool_key = tool_key
+        self._options = dict(options or {})
+        self._settings = {"url": url, "observation_key": observation_key, "timeout_s": timeout_s}
+        place = place_of("openenv", python, path, pass_env, start_timeout_s)
+        self._episode = ForeignEpisode(place, timeout_s=timeout_s)
+        self._task: Task | None = None
+        self._resets = 0
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield endless seeds as tasks; a seed's own number decides its split."""
+        rng = random.Random(derive("openenv", split, seed))
+        while True:
+            number = rng.randrange(2**31)
+            name = f"{self._url}#{number}"
+            if split_of(name) == split:
+                prompt = self._instructions or name
+                yield Task(prompt=prompt, answer=number, id=name, split=split, seed=number)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin the episode of a task on a connection of its own."""
+        await self.close()
+        self._resets += 1
+        task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
+        await self._episode.open(self._settings)
+        shown = await self._episode.ask("reset", {"seed": task.seed, "options": self._options})
+        self._task = task
+        told = "\n\n".join(filter(None, (self._instructions, shown["text"])))
+        return Observation((Message("user", told),), tools=self._tools), {}
+
+    async def step(self, action: Action) -> Step:
+        """Do one action."""
+        if self._task is None:
+            raise RuntimeError("no episode is running; await env.reset() first")
+        sent = self._sent(action)
+        if isinstance(sent, str):
+            return refused(action, sent)
+        step = step_of(self._task, await self._episode.ask("step", {"action": sent}))
+        if step[2]:
+            self._task = None
+        return step if not action.tool_calls else _answering(action.tool_calls[0], step)
+
+    async def close(self) -> None:
+        """End the episode."""
+        self._task = None
+        await self._episode.close()
+
+    def _sent(self, action: Action) -> dict[str, Any] | str:
+        """Return the action's object, or why there is none, for the agent."""
+        if action.malformed:
+            return "; ".join(action.malformed)
+        names = [tool["function"]["name"] for tool in self._tools]
+        if action.tool_calls:
+            (first, *more) = action.tool_calls
+            if more or first.name not in names:
+                return (
+                    f"Call exactly one tool at a time; the tools are {', '.join(names) or 'none'}."
+                )
+            named = {self._tool_key: first.name} if self._tool_key else {}
+            return {**named, **first.arguments}
+        if self._action_key:
+            return {self._action_key: action.text}
+        try:
+            read: Any = json.loads(action.text)
+        except json.JSONDecodeError:
+            return _JSON_WANTED
+        return copy.copy(read) if isinstance(read, dict) else _JSON_WANTED
+
+
+def _answering(call: ToolCall, step: Step) -> Step:
+    """Return a step whose observation answers a call."""
+    seen, *rest = step
+    told = "".join(message.text for message in seen.messages)
+    answer = Message("tool", told, tool_call_id=call.id, name=call.name)
+    return (Observation((answer,)), *rest)  # pyright: ignore[reportReturnType]

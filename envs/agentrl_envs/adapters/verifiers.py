@@ -1,0 +1,121 @@
+"""Tasksets of verifiers (https://github.com/PrimeIntellect-ai/verifiers), from version 0.4 on."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, cast
+
+from agentrl.env import Action, BaseEnv, Info, Observation, Step
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.task import Split, Task, split_of
+from agentrl.task_choice import choose_task
+from agentrl.tool_env import checked_reward
+from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused
+from agentrl_envs.adapters.host import Place, place_of
+
+
+class VerifiersEnv(BaseEnv):
+    """A taskset whose tasks are one question and one answer.
+
+    The answer is scored by the taskset's own `@vf.reward` functions, where verifiers would score it
+    without a runtime. A taskset that needs more (tools, containers, judges, stop conditions) is
+    refused, because its reward would be another one. A task's prompt decides its split.
+    """
+
+    def __init__(
+        self,
+        taskset: str,
+        *,
+        python: str,
+        config: Mapping[str, Any] | None = None,
+        size: int = 1000,
+        path: Sequence[str] = (),
+        pass_env: Sequence[str] = (),
+        timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        """`taskset` is the id that verifiers imports, `config` are keys of its config.
+
+        `python` is the interpreter that has both. The first `size` tasks are read, once a process.
+        """
+        self._settings = {"taskset": taskset, "config": dict(config or {})}
+        self._size = size
+        self._place = place_of("verifiers", python, path, pass_env, start_timeout_s)
+        self._episode = ForeignEpisode(self._place, timeout_s=timeout_s)
+        self._task: Task | None = None
+        self._resets = 0
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of a split in the taskset's order, whatever the seed."""
+        del seed
+        asked = json.dumps({**self._settings, "size": self._size}, sort_keys=True)
+        for row in _rows(self._place, asked):
+            system = (Message("system", row["system"]),) if row["system"] else ()
+            given = row["prompt"]
+            said = (
+                (Message("user", given),)
+                if isinstance(given, str)
+                else tuple(Message(m["role"], m["content"]) for m in given)
+            )
+            task = Task(prompt=(*system, *said), id=row["key"][:32], data={"data": row["data"]})
+            if split_of(task.fingerprint) == split:
+                yield Task(prompt=task.prompt, id=task.id, data=task.data, split=split)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Show a task."""
+        await self.close()
+        self._resets += 1
+        task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
+        await self._episode.open({**self._settings, **task.data})
+        self._task = task
+        return Observation(task.messages, tools=()), {}
+
+    async def step(self, action: Action) -> Step:
+        """Score an answer."""
+        if self._task is None:
+            raise RuntimeError("no episode is running; await env.reset() first")
+        if action.tool_calls or action.malformed:
+            return refused(action, "There are no tools here; answer in words.")
+        task, self._task = self._task, None
+        rows = [_row(message, sampled=False) for message in task.messages]
+        rows.append(_row(action.message, sampled=True))
+        scored = await self._episode.ask("score", {"messages": rows})
+        reward = checked_reward(task, float(scored["reward"]))
+        info = {"reward_components": scored["components"], "metrics": scored["metrics"]}
+        return Observation(()), reward, True, False, info
+
+    async def close(self) -> None:
+        """End the episode."""
+        self._task = None
+        await self._episode.close()
+
+
+def _row(message: Message, *, sampled: bool) -> dict[str, Any]:
+    return {"message": {"role": message.role, "content": message.text}, "sampled": sampled}
+
+
+@cache
+def _rows(place: Place, asked: str) -> tuple[Mapping[str, Any], ...]:
+    """Return a taskset's tasks, asked of a host that ends with its answer."""
+    line = json.dumps({"id": 1, "method": "ask", "params": json.loads(asked)})
+    try:
+        ran = subprocess.run(
+            place.command,
+            input=line + "\n",
+            env=place.env,
+            capture_output=True,
+            text=True,
+            timeout=place.start_timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"the tasks of {asked} cannot be read: {error}") from error
+    answers = [json.loads(answer) for answer in ran.stdout.splitlines()]
+    if not answers or "error" in answers[-1]:
+        why = answers[-1]["error"] if answers else ran.stderr[-400:]
+        raise ConfigError(f"the tasks of {asked} cannot be read with {place.python}: {why}")
+    return tuple(cast("list[Mapping[str, Any]]", answers[-1]["result"]))

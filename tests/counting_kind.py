@@ -1,0 +1,48 @@
+"""A kind for hosts that needs no library: it counts, and does whatever else it is told."""
+
+# pyright: basic
+import os
+import time
+
+
+def preload():
+    print("what a library prints at its import")  # noqa: T201
+    if "NO_LIBRARY" in os.environ:
+        raise ImportError("no such library")
+    time.sleep(float(os.environ.get("SLOW_S", "0")))
+
+
+def ask(params):
+    return params
+
+
+class World:
+    def __init__(self, params):
+        self.total = params.get("total", 0)
+
+    def add(self, amount):
+        print("what a library prints")  # noqa: T201
+        os.write(1, b'{"id": 1, "result": "forged"}\n')
+        self.total += amount
+        return self.total
+
+    def variables(self):
+        return sorted(os.environ)
+
+    def pid(self):
+        return os.getpid()
+
+    def long(self, size):
+        return "x" * size
+
+    def hang(self):
+        time.sleep(3600)
+
+    def crash(self):
+        os._exit(7)
+
+    def fail(self):
+        raise ValueError("wrong")
+
+    def close(self):
+        pass
