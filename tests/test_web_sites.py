@@ -141,6 +141,20 @@ def test_another_product_earns_nothing(name: str) -> None:
             assert world.check(state, "done").reward == 0
 
 
+def test_every_line_of_an_order_counts() -> None:
+    for task in tasks_of("shop", "order_two"):
+        world = PACKS["shop"]().world(task)
+        next(t for t in SHOP.templates if t.name == "order_two").do(
+            world.state, task.data["wanted"]
+        )
+        for line in world.state.orders[-1].lines:
+            state = copy.deepcopy(world.state)
+            other = next(x for x in state.orders[-1].lines if x.product == line.product)
+            other.colour = "purple"
+            assert world.check(world.state, "done").reward == 1
+            assert world.check(state, "done").reward == 0
+
+
 def test_other_ways_not_quite_there() -> None:
     (cancel,) = tasks_of("shop", "cancel", 1)
     world = PACKS["shop"]().world(cancel)
@@ -270,6 +284,8 @@ def test_settings_are_checked() -> None:
 async def test_a_copy_of_a_world_goes_its_own_way() -> None:
     (task,) = tasks_of("shop", "wish", 1)
     world = shop_pack().world(task)
+    home = WebRequest(method="GET", url=world.start_url, headers={})
+    assert await world.answer(home) is not None
     other = world.copy()
     post = WebRequest(
         method="POST",
