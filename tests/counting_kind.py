@@ -6,7 +6,7 @@ import time
 
 
 def preload():
-    print("what a library prints at its import")  # noqa: T201
+    print("what a library prints at its import", flush=True)  # noqa: T201
     if "NO_LIBRARY" in os.environ:
         raise ImportError("no such library")
     time.sleep(float(os.environ.get("SLOW_S", "0")))
@@ -21,7 +21,7 @@ class World:
         self.total = params.get("total", 0)
 
     def add(self, amount):
-        print("what a library prints")  # noqa: T201
+        print("what a library prints", flush=True)  # noqa: T201
         os.write(1, b'{"id": 1, "result": "forged"}\n')
         self.total += amount
         return self.total

@@ -16,7 +16,7 @@ class ForeignEpisode:
 
     def __init__(self, place: Place, *, timeout_s: float) -> None:
         self._place = place
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._host: Host | None = None
         self._owned: Hosts | None = None
         self._session = 0
@@ -37,7 +37,7 @@ class ForeignEpisode:
         if self._host is None:
             raise RuntimeError("no episode is running; await env.reset() first")
         return await self._host.ask(
-            method, params, timeout_s=self._timeout_s, session=self._session
+            method, params, timeout_s=self.timeout_s, session=self._session
         )
 
     async def fork(self) -> Self:
