@@ -71,7 +71,7 @@ class TaskSampler:
         if (other := self._heldout.get(task.fingerprint)) is not None:
             raise ConfigError(
                 f"train task {task.id} is the same problem as held-out task {other}; keep the "
-                "splits of the environment apart, or set env.allow_overlap: true"
+                "splits of the environment apart, or set split_guard.allow: true"
             )
         self._known.append(task)
         return task

@@ -108,6 +108,7 @@ def train(
     make_env = wiring.env_factory(config)
     env = make_env()
     heldout = wiring.evaluation_tasks(config, env)
+    wiring.guard_splits(config, env, heldout)
     sampler = wiring.task_sampler(config, env, heldout)
     with RunFolder.open(config, resume=resume) as folder:
         parts = (folder, make_env, sampler, heldout, progress or Quiet())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
 from agentrl.scheduler import Chains, Order, Schedule
 from agentrl.seeds import derive
+from agentrl.split_guard import Overlap, check_overlap, find_overlap
 from agentrl.store.codec import pack, unpack
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
@@ -70,13 +72,37 @@ def task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSample
         seed=derive(config.run.seed, "tasks"),
         limit=config.env.task_limit,
         heldout=heldout,
-        allow_overlap=config.env.allow_overlap,
+        allow_overlap=config.split_guard.allow,
     )
 
 
 def evaluation_tasks(config: RunConfig, env: Env) -> list[Task]:
     """Return the held-out tasks of every evaluation of the run."""
     return heldout_tasks(env, count=config.evaluate.tasks, seed=derive(config.run.seed, "heldout"))
+
+
+def split_overlap(
+    config: RunConfig, env: Env, heldout: Sequence[Task], *, train_tasks: int | None = None
+) -> Overlap:
+    """Return what held-out tasks have in common with the first train tasks of the run."""
+    section = config.split_guard
+    most = [config.env.task_limit, train_tasks or section.train_tasks]
+    seed = derive(config.run.seed, "tasks")
+    limit = min(count for count in most if count is not None)
+    train = list(islice(env.tasks("train", seed=seed), limit))
+    return find_overlap(train, heldout, similarity=section.similarity)
+
+
+def guard_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
+    """Raise `ConfigError` where held-out tasks train, unless the config allows it."""
+    section = config.split_guard
+    if section.allow:
+        return
+    # What a run will train on, if that is less: a short run need not wait for the others.
+    used = config.run.steps * config.rollout.tasks_per_step
+    train_tasks = max(1, min(section.train_tasks, used))
+    found = split_overlap(config, env, heldout, train_tasks=train_tasks)
+    check_overlap(found, max_near_fraction=section.max_near_fraction)
 
 
 def sandbox_settings(section: SandboxSection) -> SandboxSettings:

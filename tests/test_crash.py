@@ -36,11 +36,11 @@ run: {{name: first, folder: {folder}, steps: 1, checkpoint_every: 2, seed: 3}}
 env:
   id: code/Mix-v0
   task_limit: 8
-  allow_overlap: true
   kwargs:
     families: {{chain_sum: {{min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}}}}
     system: ""
     partial_credit: false
+split_guard: {{allow: true}}
 policy:
   make: {{hidden_size: 48, layers: 2, heads: 2, kv_heads: 2, head_dim: 24, intermediate_size: 96}}
 warmstart:

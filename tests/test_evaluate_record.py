@@ -284,6 +284,20 @@ async def test_the_whole_evaluation_stops_at_its_budget(tmp_path: Path) -> None:
         assert (await run(World(), record)).stopped is None
 
 
+async def test_what_was_kept_costs_what_it_cost(tmp_path: Path) -> None:
+    """The seconds and calls of a last turn, which leaves no reply, are not on the record."""
+    prices = Prices(prompt_per_million=3.0, sampled_per_million=7.0)
+    with opened(tmp_path) as record:
+        first = await run(World(), record, each=Budget(turns=9), prices=prices)
+    with opened(tmp_path, resume=True) as record:
+        again = await run(World(), record, each=Budget(turns=9), prices=prices)
+    assert first.spent is not None
+    assert again.spent is not None
+    for name in ("tokens", "turns", "money"):
+        assert again.spent[name] == pytest.approx(first.spent[name])
+    assert (first.spent["tool_calls"], again.spent["tool_calls"]) == (72, 48)
+
+
 def test_no_budget_is_never_spent() -> None:
     assert not Budget().bounds
     assert Budget().spent_up(Spent(tokens=10**9)) is None

@@ -68,7 +68,7 @@ def test_a_limit_makes_an_endless_stream_finite() -> None:
 def test_a_train_task_that_is_held_out_is_refused_by_content() -> None:
     env = numbers(5)
     leaked = replace(next(iter(env.tasks("train"))), id="another name", split="heldout")
-    with pytest.raises(ConfigError, match=r"held-out task another name.*allow_overlap"):
+    with pytest.raises(ConfigError, match=r"held-out task another name.*split_guard\.allow"):
         TaskSampler(env, seed=0, heldout=[leaked]).take(1)
     assert TaskSampler(env, seed=0, heldout=[leaked], allow_overlap=True).take(1)
 

@@ -10,6 +10,7 @@ import typer
 from agentrl.cli import (
     branches,
     check_env,
+    check_splits,
     check_template,
     compare,
     config,
@@ -50,6 +51,7 @@ app.command("methods")(methods.methods)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("warmstart")(warmstart.warmstart)
+app.command("check-splits")(check_splits.check_splits)
 app.command("check-env")(check_env.check_env)
 app.command("check-template")(check_template.check_template)
 app.command("record")(record.record)

@@ -12,6 +12,7 @@ from agentrl.config.drafts import DraftsSection
 from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
+from agentrl.config.split_guard import SplitGuardSection
 from agentrl.config.store import StoreSection
 from agentrl.config.view import ViewSection
 from agentrl.errors import FailureKind
@@ -45,8 +46,6 @@ class EnvSection(Section):
     """Keyword arguments of the environment."""
     task_limit: PositiveInt | None = None
     """Train on the first so many train tasks only; all of them by default."""
-    allow_overlap: bool = False
-    """Go on although a task is both a train and a held-out task."""
 
 
 class MakePolicySection(Section):
@@ -300,6 +299,7 @@ class RunConfig(Section):
     warmstart: WarmstartSection | None = None
     learn: LearnSection = LearnSection()
     evaluate: EvaluateSection = EvaluateSection()
+    split_guard: SplitGuardSection = SplitGuardSection()
     sandbox: SandboxSection = SandboxSection()
     store: StoreSection | None = StoreSection()
     """None records nothing, and a run that is killed loses what came after its last checkpoint."""

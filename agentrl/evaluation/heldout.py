@@ -101,7 +101,7 @@ class _Play:
         )
         self._first = FirstTasks(evaluation.until, rules, evaluation.samples_per_task)
         self._places = {task.fingerprint: at for at, task in enumerate(evaluation.tasks)}
-        self._kept = {} if record is None else record.of(evaluation.tasks)
+        self._kept = {} if record is None else record.kept
         self._left = deque(t for t in evaluation.tasks if t.fingerprint not in self._kept)
         self._repeats = Repeats()
         self._adopting = False

@@ -4,7 +4,6 @@ It is a store as a run keeps one. A group is a task; it is complete when all its
 ended and none of them broke, so that those which broke are what a resumed evaluation plays again.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -14,7 +13,6 @@ from agentrl.store.recorder import StoreRecorder
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
-from agentrl.task import Task
 from agentrl.trajectory import Failed
 
 
@@ -69,11 +67,10 @@ class EvaluationRecord:
         """Return the number of the next group."""
         return self.run.next_group or 0
 
-    def of(self, tasks: Sequence[Task]) -> dict[str, KeptGroup]:
-        """Return what was played of these tasks before, by the task's fingerprint."""
-        wanted = {task.fingerprint for task in tasks}
-        kept = {group.tree.task.fingerprint: group for group in self.groups}
-        return {name: group for name, group in kept.items() if name in wanted}
+    @property
+    def kept(self) -> dict[str, KeptGroup]:
+        """Return what was played before, by the task's fingerprint."""
+        return {group.tree.task.fingerprint: group for group in self.groups}
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,47 @@
+"""`agentrl check-splits`."""
+
+from typing import Annotated
+
+import typer
+
+from agentrl.cli.arguments import ConfigFile, Overrides
+from agentrl.cli.console import out, show_table
+
+EXCERPT = 100
+"""Characters of a task that are shown."""
+
+
+def check_splits(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    train_tasks: Annotated[
+        int | None, typer.Option(help="Train tasks to look at; split_guard.train_tasks by default.")
+    ] = None,
+    show: Annotated[int, typer.Option(help="How many pairs to list.")] = 10,
+) -> None:
+    """Look for held-out tasks among the train tasks, as they are or nearly so. Exits 2 for some."""
+    from agentrl import wiring
+    from agentrl.config.load import load_config
+    from agentrl.split_guard import check_overlap
+
+    loaded = load_config(config, overrides or ())
+    env = wiring.env_factory(loaded)()
+    heldout = wiring.evaluation_tasks(loaded, env)
+    found = wiring.split_overlap(loaded, env, heldout, train_tasks=train_tasks)
+    looked = f"{found.heldout} held-out and {found.train} train tasks"
+    out.print(f"{looked}: {len(found.exact)} the same, {len(found.near)} nearly the same")
+    pairs = [*found.exact, *found.near][: max(show, 0)]
+    if pairs:
+        rows = [
+            (f"{pair.similarity:.0%}", _excerpt(pair.heldout.prompt), _excerpt(pair.train.prompt))
+            for pair in pairs
+        ]
+        show_table(("alike", "held out", "train"), rows)
+    check_overlap(found, max_near_fraction=loaded.split_guard.max_near_fraction)
+
+
+def _excerpt(prompt: object) -> str:
+    text = " ".join(str(prompt).split())
+    # The end of a task is where it differs from the others, most of the time.
+    return text if len(text) <= EXCERPT else f"...{text[-EXCERPT:]}"
