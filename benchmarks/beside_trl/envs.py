@@ -1,0 +1,75 @@
+"""The two tasks as agentrl's environments."""
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from agentrl.env import Action, say
+from agentrl.message import Message, ToolCall
+from agentrl.task import Split, Task
+from agentrl.tool import ToolContext, tool
+from agentrl.tool_env import ToolEnv
+from benchmarks.beside_trl import game
+
+HELDOUT_ROUND = 5_000_000
+
+
+class Hosted(game.Host):
+    """The host as a tool."""
+
+    guess = tool(game.Host.guess)
+
+    async def open(self, context: ToolContext) -> None:
+        """Take the round from the task."""
+        self.round = int(context.task_id)
+
+
+class Guessing(ToolEnv):
+    """The guessing game."""
+
+    def __init__(self, first_round: int = 0) -> None:
+        self._first_round = first_round
+        super().__init__(
+            tasks=self._rounds, reward=_found, tools=(Hosted,), system=game.SYSTEM, gold=_imitated
+        )
+
+    def _rounds(self, split: Split, seed: int) -> Iterator[Task]:
+        del seed
+        for number in count(self._first_round if split == "train" else HELDOUT_ROUND):
+            yield Task(prompt=game.question(number), id=str(number))
+
+
+class Writing(ToolEnv):
+    """One turn of any words."""
+
+    def __init__(self, first_round: int = 0) -> None:
+        self._first_round = first_round
+        super().__init__(tasks=self._notes, reward=_wordy)
+
+    def _notes(self, split: Split, seed: int) -> Iterator[Task]:
+        del seed
+        for number in count(self._first_round if split == "train" else HELDOUT_ROUND):
+            yield Task(prompt=game.WORDS.format(number=number), id=str(number))
+
+
+def _found(task: Task, messages: Sequence[Message]) -> float:
+    del task
+    return game.reward(_answers(messages))
+
+
+def _wordy(task: Task, messages: Sequence[Message]) -> float:
+    del task
+    return game.wordy_reward(messages[-1].text)
+
+
+def _answers(messages: Sequence[Message]) -> list[str]:
+    return [m.text for m in messages if m.role == "tool" and m.text in game.ANSWERS]
+
+
+def _imitated(task: Task, messages: Sequence[Message]) -> Action:
+    answers = _answers(messages)
+    if game.CORRECT in answers or len(answers) == game.MOST_GUESSES:
+        return say("The game is over.")
+    said = [call.arguments["number"] for m in messages for call in m.tool_calls]
+    guess = game.player_guess(int(task.id), said, answers)
+    call = ToolCall(f"call_{len(answers)}", "guess", {"number": guess})
+    return Action(text="", tool_calls=(call,))

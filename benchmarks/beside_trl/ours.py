@@ -1,0 +1,140 @@
+"""agentrl as a contender: `agentrl.training.train`, with everything a run of it does."""
+
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from agentrl.config.load import load_config
+from agentrl.learn.trainer import Trainer
+from agentrl.progress import NOTHING, Quiet
+from agentrl.training import train
+from benchmarks.beside_trl import game
+from benchmarks.beside_trl.setup import Setup
+from benchmarks.beside_trl.stepping import Stepping
+
+ENVS = {"single turn": "Writing", "multi-turn": "Guessing"}
+LONGEST_PROMPT_TOKENS = 448
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The phase of training: told after every step."""
+
+    stepping: Stepping
+
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        del amount
+        if figures:
+            self.stepping.tokens = int(figures["tokens/trained"])
+            self.stepping.rewards = (figures["reward/mean"],)
+        self.stepping.boundary(part_is_training=True)
+
+
+@dataclass(slots=True)
+class _Watch(Quiet):
+    """Looks at the training phase only."""
+
+    stepping: Stepping
+
+    @contextmanager
+    def phase(self, name: str, *, total: int) -> Generator[Any]:
+        with super(_Watch, self).phase(name, total=total) as quiet:
+            yield _Steps(self.stepping) if name == "train" else quiet
+
+
+def learn_section(setup: Setup) -> dict[str, Any]:
+    """Return the learning half's settings: TRL's loss with agentrl's defaults beside it."""
+    return {
+        "advantage": {"name": "grpo", "epsilon": setup.advantage_epsilon},
+        "loss": {
+            "name": "ppo_clip",
+            "clip_low": setup.clip,
+            "clip_high": setup.clip,
+            "dual_clip": None,
+        },
+        "correction": {"name": "none"},
+        "aggregation": "token-mean",
+        "optimizer": {
+            "learning_rate": setup.learning_rate,
+            "betas": list(setup.betas),
+            "epsilon": setup.epsilon,
+            "weight_decay": setup.weight_decay,
+            "max_grad_norm": setup.max_grad_norm,
+        },
+    }
+
+
+def run_values(setup: Setup, folder: Path) -> dict[str, Any]:
+    """Return the config of the run."""
+    return {
+        "run": {
+            "name": "ours",
+            "folder": str(folder),
+            "steps": setup.steps,
+            "seed": setup.first_round,
+            "threads": setup.threads,
+            "checkpoint_every": setup.steps,
+        },
+        "env": {
+            "id": f"benchmarks.beside_trl.envs:{ENVS[setup.task]}",
+            "kwargs": {"first_round": setup.first_round},
+        },
+        "policy": {"path": setup.policy},
+        "engine": {
+            "slots": setup.rows,
+            "context_tokens": LONGEST_PROMPT_TOKENS + setup.completion_tokens,
+        },
+        "sampling": {
+            "temperature": setup.temperature,
+            "max_turn_tokens": setup.completion_tokens,
+        },
+        "rollout": {
+            "tasks_per_step": setup.groups,
+            "group_size": setup.group_size,
+            "concurrency": setup.rows,
+            "max_turns": game.MOST_GUESSES + 1 if setup.task == "multi-turn" else 1,
+        },
+        "learn": learn_section(setup),
+        "evaluate": {"tasks": 1},
+    }
+
+
+def config_file(values: Mapping[str, Any], path: Path) -> Path:
+    """Write a config to `path` and return that."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(dict(values)))
+    return path
+
+
+def steps(setup: Setup, stepping: Stepping) -> None:
+    """Train; `stepping` decides when each step begins."""
+    plain = Trainer.step
+
+    def timed(self: Trainer, trees: Any, *rest: Any) -> dict[str, float]:
+        first = min(trees[0].trajectories(), key=lambda trajectory: trajectory.sample)
+        end = first.sources.index("sampled")
+        stepping.prompt_ids = first.token_ids[:end]
+        with stepping.part():
+            return plain(self, trees, *rest)
+
+    with tempfile.TemporaryDirectory() as name, patch.object(Trainer, "step", timed):
+        config = load_config(config_file(run_values(setup, Path(name)), Path(name) / "ours.yaml"))
+        train(config, progress=_Watch(stepping))
+
+
+def main() -> None:
+    """Serve the process that measures, at the other end of the descriptor that is given."""
+    pipe: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    steps(Setup(**pipe.recv()["setup"]), Stepping(pipe))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What both contenders are told. Travels between processes as a dictionary of plain values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+TaskName = Literal["single turn", "multi-turn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One task with the settings of its training; both contenders read every field."""
+
+    task: TaskName
+    policy: str
+    """A Hugging Face folder with weights, tokenizer and chat template."""
+    steps: int
+    threads: int
+    completion_tokens: int
+    """Most tokens after the prompt: the policy's and, in several turns, the host's."""
+    learning_rate: float
+    groups: int = 8
+    group_size: int = 8
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    clip: float = 0.2
+    advantage_epsilon: float = 1e-4
+    """Added to the standard deviation of a group's rewards; what TRL adds."""
+    temperature: float = 1.0
+    peer_rows: int = 64
+    """Of TRL: rows in one forward pass; the rest is gradient accumulation."""
+    peer_batching: bool = False
+    """Of TRL: generate with transformers' continuous batching."""
+    first_round: int = 1000
+    """Of the tasks; others for another seed."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many completions a step trains."""
+        return self.groups * self.group_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One training step as the contender's own process saw it."""
+
+    tokens: int
+    """That the policy sampled and that were trained."""
+    reward: float
+    """Mean over the completions of the step."""
+    cpu_s: float
+    """Of the process and everything below it, from one step's end to the next one's."""
+    wall_s: float
+    rollout_cpu_s: float
+    rollout_wall_s: float
+    prompt_ids: tuple[int, ...] = ()
+    """Of the step's first completion."""
+    rewards: tuple[float, ...] = ()
+    """Of every completion, where the contender tells."""
+    advantages: tuple[float, ...] = ()
+    """The same."""
