@@ -49,7 +49,7 @@ def chosen(
     if len(wanted) < len(groups):
         said.append(f"{len(groups) - len(wanted):,} groups of other steps (--step)")
     total = sum(group.size for group in wanted)
-    if total <= limit or not wanted:
+    if total <= limit or len(wanted) <= 1:
         return wanted, said
     count = max(1, limit * len(wanted) // total)
     taken = _even(wanted, count)

@@ -68,10 +68,8 @@ def _facts(standing: Standing) -> Iterator[tuple[str, Text]]:
             speed += f", {tokens:,.0f} trained tokens a second"
         yield "throughput", Text(speed)
     if standing.learning is not None:
-        text = (
-            f"trainer works {standing.learning:.0%}, waits for groups {1 - standing.learning:.0%}"
-        )
-        yield "loop", Text(text)
+        waits = 1 - standing.learning
+        yield "loop", Text(f"trains {standing.learning:.0%}, waits for groups {waits:.0%}")
     if (shares := standing.shares) is not None:
         yield (
             "trajectories",

@@ -5,11 +5,12 @@ from itertools import accumulate
 from typing import Any
 
 from agentrl.trajectory import Node, Tree
-from agentrl.view.redaction import HIDDEN, Redaction
+from agentrl.view.redaction import Redaction
 from agentrl.view.vocabulary import Vocabulary
 
 HIDDEN_ID = -1
 """Stands for a token that is part of a secret."""
+_HIDDEN_TEXT = "\u2588"
 
 _DIGITS = 5
 
@@ -39,7 +40,7 @@ def shown_nodes(
     """Return the tree's nodes, and the texts of all tokens in them by id."""
     nodes = [_shown(node, hidden.get(id, set())) for id, node in enumerate(tree.nodes)]
     used = {id for node in nodes for id in node["ids"]}
-    return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: HIDDEN}
+    return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: _HIDDEN_TEXT}
 
 
 def short(values: Sequence[float]) -> Any:

@@ -46,14 +46,7 @@ export function Filters(props: {
     </span>
   );
   return (
-    <form
-      class="filters"
-      role="search"
-      onSubmit={(event) => {
-        event.preventDefault();
-        void searchAll();
-      }}
-    >
+    <div class="filters" role="search">
       <input
         id="search"
         type="search"
@@ -61,6 +54,9 @@ export function Filters(props: {
         placeholder="Task, prompt or answer; Enter searches all that was said"
         aria-label="Search"
         value={filter.text}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") void searchAll();
+        }}
         onInput={(event) => {
           latest.current++;
           setSearching(false);
@@ -102,6 +98,6 @@ export function Filters(props: {
           Clear
         </button>
       )}
-    </form>
+    </div>
   );
 }

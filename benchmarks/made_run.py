@@ -1,0 +1,263 @@
+"""A run folder that nobody trained, of any size, with everything in it that a viewer shows."""
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from agentrl.credit import CreditLog, TokenCredit
+from agentrl.env import Action, Observation
+from agentrl.message import Image, Message, ToolCall
+from agentrl.metrics import MetricsWriter
+from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Start
+from agentrl.rollout.branching.entropy import Probe
+from agentrl.rollout.branching.log import BranchLog
+from agentrl.rollout.branching.rule import Chance
+from agentrl.rollout.branching.shaped import Shaped
+from agentrl.store.event import Exchange
+from agentrl.store.settings import StoreSettings
+from agentrl.store.store import Store
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated, reward_of
+
+CONFIG = """\
+run: {{name: {name}, folder: runs, steps: {steps}}}
+env: {{id: made/Up-v0}}
+policy: {{make: {{hidden_size: 32}}}}
+view: {{redact: {redact}}}
+"""
+SAID = "I call the tool and read what it says before I answer. "
+
+
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer with a token per byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: id for id, letter in enumerate(letters)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def picture(colour: tuple[int, int, int] = (20, 128, 136), *, side: int = 96) -> Image:
+    """Return a square of one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + check
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rows = zlib.compress((b"\0" + bytes(colour) * side) * side)
+    data = chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return Image(b"\x89PNG\r\n\x1a\n" + data)
+
+
+@dataclass(slots=True, kw_only=True)
+class MadeRun:
+    """What is made. One group in five has a trajectory that failed, one in seven a truncated one;
+    the last trajectory of every group branches off the first."""
+
+    folder: Path
+    groups: int = 12
+    size: int = 8
+    per_step: int = 4
+    said: str = SAID
+    """How a trajectory begins to speak; more of it makes longer ones."""
+    secret: str = ""
+    """Said by the tool in group 1, and asked about in its prompt."""
+    redact: tuple[str, ...] = ()
+    name: str = "made"
+    open_groups: int = 0
+    """Left without an end, after the others."""
+    _tokenizer: Tokenizer = field(default_factory=tokenizer)
+
+    def make(self) -> Path:
+        """Write the run; return its folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        steps = -(-self.groups // self.per_step)
+        (self.folder / "config.yaml").write_text(
+            CONFIG.format(name=self.name, steps=steps, redact=json.dumps([*self.redact]))
+        )
+        (self.folder / "policy").mkdir(exist_ok=True)
+        self._tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
+        credit = CreditLog(self.folder, limit_bytes=2**30)
+        log = BranchLog(self.folder)
+        with (
+            Store.open(self.folder / "store", StoreSettings()) as store,
+            MetricsWriter(self.folder, tensorboard=False) as metrics,
+        ):
+            for step in range(1, steps + 1):
+                first = (step - 1) * self.per_step
+                numbers = range(first, min(first + self.per_step, self.groups))
+                trees = [self._group(store, number, step) for number in numbers]
+                credits = [one for at, tree in enumerate(trees) for one in _credits(at, tree)]
+                credit.write(step, credits, groups=numbers)
+                store.trained([*numbers], step=step)
+                for number, tree in zip(numbers, trees, strict=True):
+                    log.write(step, _shaped(number, tree, self.size))
+                metrics.write(step, self._figures(step, trees))
+            for number in range(self.groups, self.groups + self.open_groups):
+                self._group(store, number, steps + 1, ends=False)
+        return self.folder
+
+    def _group(self, store: Store, number: int, step: int, *, ends: bool = True) -> Tree:
+        task = Task(
+            prompt=f"What is {number} * 7?" + (f" The key is {self.secret}." * (number == 1)),
+            answer=str(number * 7),
+            id=f"task-{number}",
+            tags=("products",),
+        )
+        tree = Tree(task)
+        group = store.open_group(task, order=number, seed=0, size=self.size, step=step - 1)
+        root = tree.add(Node(parent=None, source="prompt", token_ids=self._ids(task), turn=0))
+        reset = Exchange.resetting(Observation(task.messages, tools=({"name": "multiply"},)))
+        first = 0
+        for sample in range(self.size):
+            is_branch = sample == self.size - 1 and sample > 0
+            if is_branch:
+                trajectory, at = first, 2
+                id = store.fork(trajectory, tree, at, sample=sample, seed=sample, strategy="copy")
+            else:
+                id = store.begin(group, sample=sample, seed=sample)
+                store.turn(id, tree, root, reset)
+                at = self._called(store, id, tree, root, number, sample, step)
+            if sample == 0:
+                first = id
+            if ends:
+                self._answered(store, id, tree, at, number, sample, step)
+        if ends:
+            store.group_complete(group)
+        return tree
+
+    def _called(
+        self, store: Store, id: int, tree: Tree, root: int, number: int, sample: int, step: int
+    ) -> int:
+        text = f"{self.said}multiply({number}, 7) #{sample}"
+        at = tree.add(self._sampled(root, text, step, turn=0))
+        answer = f"{number * 7}" + (f" {self.secret}" if number == 1 else "")
+        shown = (answer, picture()) if number == 0 and sample == 0 else answer
+        reply = Node(
+            parent=at,
+            source="tool",
+            token_ids=self._ids(f"[{answer}]"),
+            turn=1,
+            seconds=0.05,
+            tool_status="error" if sample == 2 else "ok",
+        )
+        at = tree.add(reply)
+        action = Action(self.said, (ToolCall("c", "multiply", {"a": number, "b": 7}),))
+        seen = Observation((Message("tool", shown, tool_call_id="c", name="multiply"),))
+        answered = (seen, 0.0, False, False, {"tool_results": (None,)})
+        store.turn(id, tree, at, Exchange.stepping(action, answered, seconds=0.3))
+        return at
+
+    def _answered(
+        self, store: Store, id: int, tree: Tree, at: int, number: int, sample: int, step: int
+    ) -> None:
+        outcome: Outcome = Finished(float(sample % 2))
+        if sample == 3 and number % 5 == 4:
+            outcome = Failed("tool", "the tool raised ZeroDivisionError")
+        elif sample == 4 and number % 7 == 6:
+            outcome = Truncated("tokens", 0.25)
+        text = f"It is {number * 7 if sample % 2 else number}, says sample {sample}."
+        node = tree.add(self._sampled(at, text, step, turn=1))
+        leaf = Leaf(
+            node=node,
+            outcome=outcome,
+            sample=sample,
+            turn_rewards=(0.0, reward_of(outcome) or 0.0),
+            components={"exact": reward_of(outcome) or 0.0},
+            seconds=0.5 + 0.1 * sample,
+            tool_calls=1,
+        )
+        tree.end(leaf)
+        last = (Observation(()), reward_of(outcome) or 0.0, True, False, {})
+        store.finished(id, tree, leaf, Exchange.stepping(Action(text), last, seconds=leaf.seconds))
+
+    def _ids(self, said: str | Task) -> tuple[int, ...]:
+        text = said if isinstance(said, str) else str(said.prompt)
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def _sampled(self, parent: int, text: str, step: int, *, turn: int) -> Node:
+        ids = self._ids(text)
+        return Node(
+            parent=parent,
+            source="sampled",
+            token_ids=ids,
+            turn=turn,
+            logprobs=tuple(-0.01 * (id % 97) for id in ids),
+            versions=(max(0, step - 2),) * len(ids),
+            seconds=0.2,
+        )
+
+    def _figures(self, step: int, trees: list[Tree]) -> dict[str, float]:
+        rewards = [
+            r for tree in trees for x in tree.leaves if (r := reward_of(x.outcome)) is not None
+        ]
+        return {
+            "reward/mean": float(np.mean(rewards)),
+            "seconds/rollout": 3.0,
+            "seconds/learn": 1.0,
+            "tokens_per_s": 900.0 + step,
+            "entropy": 1.0 / step,
+            "age/mean": 1.0,
+            "age/max": 1.0,
+        }
+
+
+def _credits(owner: int, tree: Tree) -> list[TokenCredit]:
+    rewards = {x.sample: r for x in tree.leaves if (r := reward_of(x.outcome)) is not None}
+    mean = float(np.mean([*rewards.values()]))
+    found: list[TokenCredit] = []
+    for one in tree.trajectories():
+        if one.sample in rewards:
+            count = sum(one.mask)
+            line = np.arange(count, dtype=np.float32)
+            credit: dict[str, Any] = {
+                "advantages": np.full(count, rewards[one.sample] - mean, dtype=np.float32),
+                "log_ratios": np.sin(line) / 10,
+                "entropies": np.abs(np.cos(line)),
+            }
+            found.append(TokenCredit(owner=owner, sample=one.sample, **credit))
+    return found
+
+
+def _shaped(number: int, tree: Tree, size: int) -> Shaped:
+    """Return the decisions of a group: its first trajectory branched, its second did not."""
+    context = sum(len(tree.node(node).token_ids) for node in tree.path_ids(2))
+    branched = _decision(tree, 0, context, reason="branched", draw=0.1, child=size - 1)
+    stayed = _decision(tree, 1, context, reason="draw", draw=0.9, child=None)
+    decisions = (branched, stayed) if size > 2 else ()
+    return Shaped(group=number, tree=tree, decisions=decisions, copies=(), observed=None)
+
+
+def _decision(
+    tree: Tree, sample: int, context: int, *, reason: Any, draw: float, child: int | None
+) -> BranchDecision:
+    origin = Origin(path=(sample,), turn=1)
+    start = Start(path=(sample, 1, 0), sample=child or 0, seed=0, origin=origin)
+    return BranchDecision(
+        task_id=tree.task.id,
+        topology="aepo",
+        rule={"rule": "Aepo"},
+        sample=sample,
+        boundary=Boundary(
+            path=(sample,),
+            turn=1,
+            node=2,
+            context_tokens=context,
+            tokens=20,
+            probe=Probe(value=0.3, lower=0.2, upper=0.4, tokens=20),
+        ),
+        reason=reason,
+        first=0.2,
+        rise=0.1,
+        chance=Chance(value=0.5),
+        draws=(draw,),
+        open=4,
+        children=() if child is None else (start,),
+    )

@@ -1,0 +1,370 @@
+"""The page in a real browser, from disk: every view, filter, search, keys, and no request at all.
+
+Mutants seen caught: a page built of other sources; filters that pass everything, or groups in place
+of trajectories; a search that never looks into what was said; colours or facts of the token before;
+a tree without its branch; comparison without its common part; a request to anywhere.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agentrl.view.choice import Steps
+from agentrl.view.document import page
+from agentrl.view.source import RunSource
+from benchmarks.made_run import MadeRun
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SECRET = "correct-horse-battery"
+WAIT_MS = 60_000
+
+
+def write(folder: Path, file: Path) -> Path:
+    with RunSource(folder, environ={"MY_API_KEY": SECRET}) as source:
+        file.write_text("".join(page(source, steps=Steps(), limit=20_000)), encoding="utf-8")
+    return file
+
+
+def test_the_page_was_built_of_these_sources(root: Path) -> None:
+    """When this fails: `make viewer`, and commit what it has made."""
+    web = root / "agentrl" / "view" / "web"
+    names = ("index.html", "package-lock.json", "package.json", "tsconfig.json", "vite.config.js")
+    sources = [*names, *(f"src/{file.name}" for file in (web / "src").iterdir())]
+    made = hashlib.sha256()
+    for name in sorted(sources):
+        made.update(f"{name}\n".encode() + (web / name).read_bytes())
+    built = (root / "agentrl" / "view" / "page" / "viewer.html").read_text(encoding="utf-8")
+    assert f'<meta name="agentrl-sources" content="{made.hexdigest()}" />' in built
+
+
+def test_the_built_page_names_no_other_place(root: Path) -> None:
+    built = (root / "agentrl" / "view" / "page" / "viewer.html").read_text(encoding="utf-8")
+    assert re.search(r"default-src 'none'", built)
+    links = {*re.findall(r"https?://[^\"'`\s)]+", built)}
+    assert {link for link in links if not link.startswith("http://www.w3.org/")} == set()
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    from playwright.sync_api import sync_playwright
+
+    from agentrl_envs.web.browser.chromium import find
+
+    with sync_playwright() as playwright:
+        # Our own file in it, and nothing else.
+        browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    run = MadeRun(folder=folder / "made", groups=14, secret=SECRET).make()
+    return write(run, folder / "made.html")
+
+
+@pytest.fixture
+def view(browser: "Browser", file: Path) -> "Iterator[Page]":
+    """Open the page; what it asks for and complains of fails the test when it is over."""
+    context = browser.new_context(color_scheme="dark", viewport={"width": 1280, "height": 800})
+    opened = context.new_page()
+    opened.set_default_timeout(WAIT_MS)
+    asked: list[str] = []
+    wrong: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("console", lambda message: wrong.append(message.text))
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.goto(file.as_uri())
+    opened.wait_for_selector("main")
+    yield opened
+    context.close()
+    assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
+    assert wrong == []
+
+
+def goto(view: "Page", place: str, selector: str) -> None:
+    view.evaluate(f"location.hash = '#/{place}'")
+    view.wait_for_selector(selector)
+
+
+def text(view: "Page", selector: str) -> str:
+    return view.inner_text(selector)
+
+
+def rows(view: "Page") -> list[str]:
+    return view.locator(".list-row").all_inner_texts()
+
+
+def found(view: "Page", words: str) -> None:
+    """Wait until the table says how many it has found."""
+    view.wait_for_function("want => document.querySelector('.found').innerText === want", arg=words)
+
+
+@pytest.mark.chromium
+def test_the_overview_says_what_the_run_is(view: "Page") -> None:
+    facts = text(view, ".facts")
+    assert re.search(r"Groups\s+14\b", facts)
+    assert re.search(r"Trajectories\s+112\b", facts)
+    assert re.search(r"2 tool\b", facts)
+    assert view.locator(".headlines svg .band").count() == 1
+    assert view.locator(".headlines figure").count() == 6
+    view.fill("[aria-label='Filter figures']", "tokens_per")
+    view.wait_for_selector("details[open] figure")
+    assert "tokens_per_s" in text(view, "details[open]")
+
+
+@pytest.mark.chromium
+def test_groups_are_filtered_and_sorted(view: "Page") -> None:
+    goto(view, "groups", ".list-row")
+    found(view, "14 groups")
+    view.select_option("[aria-label='Outcome']", "failed_tool")
+    found(view, "2 of 14 groups")
+    assert [row.split()[1] for row in rows(view)] == ["4", "9"]
+    view.click(".filters .quiet")
+    found(view, "14 groups")
+    view.fill("[aria-label='Step at least']", "3")
+    view.fill("[aria-label='Step at most']", "3")
+    found(view, "4 of 14 groups")
+    view.click(".list-head >> text=Group")
+    view.wait_for_selector("[aria-sort=descending]")
+    assert [row.split()[1] for row in rows(view)] == ["11", "10", "9", "8"]
+
+
+@pytest.mark.chromium
+def test_trajectories_are_filtered_by_reward_tool_length_and_words(view: "Page") -> None:
+    goto(view, "trajectories", ".list-row")
+    found(view, "112 trajectories")
+    view.fill("[aria-label='Reward at least']", "0.2")
+    view.fill("[aria-label='Reward at most']", "0.3")
+    found(view, "2 of 112 trajectories")
+    assert all("truncated tokens" in row for row in rows(view))
+    view.click(".filters .quiet")
+    view.select_option("[aria-label='Tool']", "multiply")
+    found(view, "112 trajectories")
+    view.fill("[aria-label='Tokens at least']", "1000")
+    found(view, "0 of 112 trajectories")
+    assert "Nothing here passes" in text(view, ".empty")
+    view.click(".filters .quiet")
+    view.fill("#search", "What is 13 *")
+    found(view, "8 of 112 trajectories")
+
+
+@pytest.mark.chromium
+def test_enter_searches_all_that_was_said(view: "Page") -> None:
+    goto(view, "trajectories", ".list-row")
+    view.fill("#search", "read WHAT it says before")
+    found(view, "0 of 112 trajectories")
+    view.press("#search", "Enter")
+    found(view, "112 trajectories")
+    view.fill("#search", "91")
+    view.press("#search", "Enter")
+    found(view, "8 of 112 trajectories")
+
+
+@pytest.mark.chromium
+def test_a_group_is_a_tree_that_says_why_it_branched(view: "Page") -> None:
+    goto(view, "group/4", ".tree .leaf")
+    assert view.locator(".tree .leaf").count() == 8
+    leaves: list[list[str]] = view.evaluate(
+        "[...document.querySelectorAll('.tree .leaf')]"
+        ".map(leaf => [...leaf.querySelectorAll('text')].map(x => x.textContent))"
+    )
+    assert leaves[0] == ["0", "0", "\u22120.429", "finished"]
+    assert leaves[1] == ["7", "1", "+0.571", "finished"]  # it branches off the first
+    assert ["3", "\u2013", "\u2013", "failed tool"] in leaves
+    view.focus(".decision.branched")
+    said = text(view, ".decision-note")
+    assert "branched into 0/t1.0" in said
+    assert re.search(r"draw\s+0.100", said)
+    view.focus(".decision:not(.branched)")
+    assert "the draw was not below the chance" in text(view, ".decision-note")
+
+
+@pytest.mark.chromium
+def test_a_trajectory_shows_what_was_said_and_its_picture(view: "Page") -> None:
+    goto(view, "trajectory/0", ".messages")
+    assert view.evaluate("document.querySelector('.pictures img').naturalWidth") == 96
+    said = text(view, ".messages")
+    assert "I call the tool" in said
+    assert "multiply" in said
+    goto(view, "trajectory/35", ".messages .assistant")
+    view.wait_for_function("document.querySelector('.main').innerText.includes('ZeroDivision')")
+    assert "failed tool" in text(view, "aside")
+
+
+@pytest.mark.chromium
+def test_tokens_are_coloured_and_say_their_numbers(view: "Page") -> None:
+    goto(view, "trajectory/33", ".messages")
+    view.keyboard.press("t")
+    view.wait_for_selector(".tokens.by-source")
+    text_of = "[...document.querySelectorAll('.token')].map(x => x.textContent).join('')"
+    said = view.evaluate(text_of)
+    assert said.startswith("What is 4 * 7?I call the tool")
+    place = said.index("I call")
+    for key, colour in zip("earv", ("entropy", "advantage", "ratio", "age"), strict=True):
+        view.keyboard.press(key)
+        view.wait_for_selector(f".tokens.by-{colour}")
+        own = f"getComputedStyle(document.querySelector('[data-place=\"{place}\"]'))"
+        assert view.evaluate(f"{own}.backgroundColor") != "rgba(0, 0, 0, 0)"
+        prompt = "getComputedStyle(document.querySelector('[data-place=\"0\"]'))"
+        assert view.evaluate(f"{prompt}.backgroundColor") == "rgba(0, 0, 0, 0)"
+    view.hover(f"[data-place='{place + 1}']")
+    facts = dict(
+        line.split("\n", 1) for line in view.locator(".token-facts dl div").all_inner_texts()
+    )
+    assert facts["place"] == str(place + 1)
+    assert facts["source"] == "sampled"
+    assert facts["ratio"] == "1.088"  # exp(sin(1) / 10)
+    assert facts["entropy"] == "0.54053"  # cos(1) in two bytes
+    assert facts["advantage"] == "0.57143"
+    assert facts["age"] == "1"
+    view.focus(".tokens")
+    view.keyboard.press("ArrowLeft")
+    view.wait_for_function(
+        "want => document.querySelector('.token-facts dd').innerText === want", arg=str(place)
+    )
+
+
+@pytest.mark.chromium
+def test_two_trajectories_are_compared(view: "Page") -> None:
+    goto(view, "trajectory/32", ".messages")
+    view.keyboard.press("m")
+    view.keyboard.press("j")
+    view.wait_for_function("location.hash === '#/trajectory/33'")
+    view.keyboard.press("m")
+    view.wait_for_selector("text=Compare 2 of 2")
+    view.keyboard.press("c")
+    view.wait_for_selector(".sides")
+    assert view.evaluate("location.hash") == "#/compare/32/33"
+    said = (
+        f"What is 4 * 7?{'I call the tool and read what it says before I answer. '}multiply(4, 7) #"
+    )
+    assert f"{len(said)} tokens and 3 messages in common" in text(view, ".crumbs")
+    assert view.locator(".message.same").count() == 6
+    view.keyboard.press("t")
+    view.wait_for_selector(".token.same")
+    assert view.locator(".token.same").count() == 2 * len(said)
+
+
+@pytest.mark.chromium
+def test_everything_can_be_reached_by_keys(view: "Page") -> None:
+    view.keyboard.press("?")
+    view.wait_for_selector("dialog[open]")
+    assert "colour tokens by source" in text(view, "dialog")
+    view.keyboard.press("Escape")
+    view.wait_for_selector("dialog[open]", state="hidden")
+    view.keyboard.press("2")
+    view.wait_for_selector(".list-row")
+    view.keyboard.press("j")
+    view.keyboard.press("j")
+    view.wait_for_selector("[aria-selected=true] >> text=What is 1 ")
+    view.keyboard.press("Enter")
+    view.wait_for_function("location.hash === '#/group/1'")
+    view.wait_for_selector(".leaf")
+    view.keyboard.press("j")
+    view.wait_for_selector(".lane.current")
+    view.keyboard.press("Enter")
+    view.wait_for_function("location.hash === '#/trajectory/8'")
+    view.keyboard.press("u")
+    view.wait_for_function("location.hash === '#/group/1'")
+    view.keyboard.press("Escape")
+    view.wait_for_function("location.hash === '#/groups'")
+    view.keyboard.press("/")
+    view.wait_for_function("document.activeElement.id === 'search'")
+
+
+@pytest.mark.chromium
+def test_the_theme_is_the_system_s_until_it_is_chosen(view: "Page") -> None:
+    theme = "document.documentElement.dataset.theme"
+    assert view.evaluate(theme) == "dark"
+    paper = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    view.keyboard.press("d")
+    view.wait_for_function(f"{theme} === 'light'")
+    assert view.evaluate("getComputedStyle(document.body).backgroundColor") != paper
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(view: "Page", theme: str) -> None:
+    """WCAG AA: 4.5 for text, in every colour that text has here."""
+    view.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    names = ["ink", "soft", "accent", "bad"]
+    colours: dict[str, str] = view.evaluate(
+        "names => Object.fromEntries(names.map(n => [n,"
+        " getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()]))",
+        [*names, "paper", "sunk", "raised"],
+    )
+    for name in names:
+        for ground in ("paper", "sunk", "raised"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours such as `#0a6a70`, as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        digits = colour.lstrip("#")
+        if len(digits) == 3:
+            digits = "".join(2 * digit for digit in digits)
+        parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.chromium
+def test_no_secret_is_shown(view: "Page") -> None:
+    goto(view, "trajectory/8", ".messages")
+    assert "[redacted]" in text(view, ".messages")
+    view.keyboard.press("t")
+    view.wait_for_selector(".tokens")
+    assert "█" * len(SECRET) in view.evaluate("document.querySelector('.tokens').textContent")
+    assert SECRET not in view.content()
+
+
+@pytest.mark.chromium
+def test_what_is_controlled_has_a_name(view: "Page") -> None:
+    for place, selector in (
+        ("overview", ".facts"),
+        ("groups", ".list-row"),
+        ("group/0", ".leaf"),
+        ("trajectory/0", ".messages"),
+    ):
+        goto(view, place, selector)
+        nameless = view.evaluate(
+            "[...document.querySelectorAll('button, input, select, a, [tabindex=\"0\"]')]"
+            ".filter(x => !(x.innerText || x.textContent || x.getAttribute('aria-label')))"
+            ".map(x => x.outerHTML)"
+        )
+        assert nameless == []
+
+
+@pytest.mark.chromium
+@pytest.mark.slow
+def test_a_large_run_opens_and_filters_fast(browser: "Browser", tmp_path: Path) -> None:
+    """Generous bounds: benchmarks/viewer.py measures."""
+    run = MadeRun(folder=tmp_path / "large", groups=150, size=8, per_step=25).make()
+    file = write(run, tmp_path / "large.html")
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.set_default_timeout(WAIT_MS)
+    began = perf_counter()
+    opened.goto(f"{file.as_uri()}#/trajectories", wait_until="commit")
+    opened.wait_for_selector(".list-row")
+    assert perf_counter() - began < 30
+    assert opened.locator(".list-row").count() < 120
+    began = perf_counter()
+    opened.fill("#search", "What is 149 *")
+    found(opened, "8 of 1,200 trajectories")
+    assert perf_counter() - began < 10
+    context.close()

@@ -1,0 +1,90 @@
+"""The served page: for who knows the token, with what is new, and nothing that is secret.
+
+Mutants seen caught: a page, tables or a story without a token; another host's name taken; tables
+that never change, or change when nothing did; a group read again that cannot change any more.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentrl.env import Observation
+from agentrl.store.event import Exchange
+from agentrl.store.store import Store
+from agentrl.task import Task
+from agentrl.trajectory import Node, Tree
+from agentrl.view.choice import Steps
+from agentrl.view.serve import LiveRun, app_of
+from agentrl.view.source import RunSource
+from benchmarks.made_run import MadeRun
+
+SECRET = "correct-horse-battery"
+TOKEN = "token-of-this-server"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return MadeRun(folder=tmp_path / "made", groups=4, secret=SECRET).make()
+
+
+@pytest.fixture
+def live(folder: Path) -> Iterator[LiveRun]:
+    with RunSource(folder, environ={"A_SECRET": SECRET}) as source:
+        yield LiveRun(source, steps=Steps())
+
+
+def play(folder: Path) -> None:
+    """Open one more group, whose trajectory has made its reset."""
+    task = Task(prompt="one more", id="more")
+    with Store.open(folder / "store", resume=True) as store:
+        store.restore(position=store.position, step=1)
+        group = store.open_group(task, order=9, seed=0, size=1, step=1)
+        tree = Tree(task)
+        root = tree.add(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
+        id = store.begin(group, sample=0, seed=0)
+        store.turn(id, tree, root, Exchange.resetting(Observation(task.messages)))
+
+
+def test_tables_follow_the_run_and_are_read_once(folder: Path, live: LiveRun) -> None:
+    first = json.loads(live.index())
+    tag = live.tag
+    assert first["groups"]["id"] == [0, 1, 2, 3]
+    live.index()
+    assert live.tag == tag
+    play(folder)
+    second = json.loads(live.index())
+    assert live.tag != tag
+    assert second["groups"]["id"] == [0, 1, 2, 3, 4]
+    assert second["groups"]["state"][4] == "open"
+    assert second["groups"]["chunk"][4] == 4
+    assert SECRET not in json.dumps(second)
+
+
+def test_stories_come_one_by_one(live: LiveRun) -> None:
+    story = live.story(1)
+    assert story is not None
+    assert json.loads(story)["id"] == 1
+    assert SECRET not in story
+    assert live.story(99) is None
+
+
+def test_only_who_knows_the_token_gets_anything(live: LiveRun) -> None:
+    from starlette.testclient import TestClient
+
+    app = app_of(live, token=TOKEN, name="made")
+    with TestClient(app) as client:
+        for path in ("/", "/index", "/story/0"):
+            for wrong in ("", "?token=", "?token=guess"):
+                assert client.get(path + wrong).status_code == 403, path + wrong
+            answer = client.get(f"{path}?token={TOKEN}")
+            assert answer.status_code == 200
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
+            elsewhere = client.get(f"{path}?token={TOKEN}", headers={"Host": "evil.example"})
+            assert elsewhere.status_code == 400
+        assert "agentrlBegin({served: true})" in client.get(f"/?token={TOKEN}").text
+        assert client.get(f"/story/99?token={TOKEN}").status_code == 404
+        tag = client.get(f"/index?token={TOKEN}").headers["ETag"]
+        same = client.get(f"/index?token={TOKEN}", headers={"If-None-Match": tag})
+        assert (same.status_code, same.content) == (304, b"")
