@@ -201,6 +201,7 @@ def test_f1_is_that_of_squad() -> None:
     assert f1("iron gate", ["iron"]) == pytest.approx(2 / 3)
     # Words count as often as they are there: one of three, one of one.
     assert f1("iron iron iron", ["iron"]) == pytest.approx(0.5)
+    assert f1("walla walla", ["Walla Walla"]) == 1.0
     assert f1("", ["iron"]) == f1("gate", ["iron"]) == 0.0
     assert f1("gate", ["iron", "gate"]) == 1.0
 

@@ -24,6 +24,7 @@ from agentrl_envs.web.sites.pack import SitePack
 from agentrl_envs.web.sites.shop.site import SHOP
 from agentrl_envs.web.sites.shop.state import Refused, shop
 from agentrl_envs.web.sites.template import Template
+from agentrl_envs.web.sites.wiki import state as wiki_state
 from agentrl_envs.web.sites.wiki.site import WIKI
 from agentrl_envs.web.sites.wiki.state import wiki
 from agentrl_envs.web.world import Verdict, WebRequest
@@ -250,6 +251,12 @@ def test_tasks_are_the_same_for_the_same_seed_and_split_apart(site: str) -> None
     assert {task.split for task in heldout} == {"heldout"}
 
 
+def test_a_kind_with_few_problems_ends_and_none_comes_twice() -> None:
+    pairs = [t.prompt for t in shop_pack(templates=["forget_address"]).tasks("train", 0)]
+    assert len({*pairs}) == len(pairs)
+    assert 10 <= len(pairs) <= 20
+
+
 @pytest.mark.parametrize("site", PACKS)
 def test_templates_can_be_held_out(site: str) -> None:
     pack = PACKS[site](heldout_by="template")
@@ -351,6 +358,7 @@ def test_what_a_page_shows_is_escaped() -> None:
     browser.get(f"http://wiki.invalid/article/{title.replace(' ', '_')}")
     assert "<script>alert(1)</script>" in browser.text
     assert 'link "<b>"' in browser.text
+    assert 'link "<i>"' in browser.text
 
 
 REFUSALS: list[Callable[[Any], object]] = [
@@ -421,6 +429,16 @@ def test_the_wiki_finds_links_and_categories() -> None:
     assert person.name in state.links_to(person.facts["birthplace"])
     for title, revisions in state.articles.items():
         assert revisions[-1].text.count("\n") == len(state.world.facts.entities[title].facts)
+
+
+def test_a_restored_revision_is_the_one_that_was_asked_for() -> None:
+    state = wiki(0)
+    title = next(title for title, revisions in state.articles.items() if len(revisions) == 3)
+    second = state.articles[title][1]
+    state.restore(title, 2)
+    assert (state.latest(title).text, len(state.articles[title])) == (second.text, 4)
+    with pytest.raises(wiki_state.Refused, match="no such revision"):
+        state.restore(title, 9)
 
 
 def test_a_player_that_meets_another_page_says_what_it_misses() -> None:
