@@ -19,6 +19,11 @@ FORM = (
     "<a href=/other>Other</a>"
 )
 PAGES: Mapping[str, str] = {"/": FORM, "/other": "<title>Other</title><p>Nothing here.</p>"}
+_PUT_BACK = """() => {
+  for (const form of document.forms) form.reset();
+  document.activeElement?.blur();
+  scrollTo(0, 0);
+}"""
 
 
 @dataclass
@@ -51,6 +56,8 @@ class Pages:
         return None if page is None else WebResponse(headers=HTML, body=page.encode())
 
     async def begin(self, page: LivePage) -> str:
+        if self.reusable:
+            await page.evaluate(_PUT_BACK)
         return f"Save the word {self.want}, then say done."
 
     async def judge(self, page: LivePage, said: str | None) -> Verdict:

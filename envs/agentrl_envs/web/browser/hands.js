@@ -8,22 +8,22 @@
     });
   }
 
-  // Resolves after two frames without a change of the document, with true; with false after mostMs.
-  function still(mostMs) {
+  // Resolves after so many frames without a change of the document, with true; with false after mostMs.
+  function still({ mostMs, calmFrames }) {
     return new Promise((resolve) => {
       let changed = false;
-      let frames = 0;
+      let calm = 0;
       const observer = new MutationObserver(() => { changed = true; });
-      const end = (calm) => {
+      const end = (is) => {
         observer.disconnect();
         clearTimeout(timer);
-        resolve(calm);
+        resolve(is);
       };
       const timer = setTimeout(() => end(false), mostMs);
       const frame = () => {
-        frames = changed || restless() ? 0 : frames + 1;
+        calm = changed || restless() ? 0 : calm + 1;
         changed = false;
-        if (frames >= 2) end(true);
+        if (calm >= calmFrames) end(true);
         else requestAnimationFrame(frame);
       };
       observer.observe(document, {

@@ -86,6 +86,17 @@ class BrowserPool:
             "waiting": sum(browser.waiting for browser in running),
         }
 
+    async def rest(self) -> None:
+        """Wait until the pages that were given back, and those made ahead, are ready."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def memory_bytes(self) -> int | None:
+        """Return what the browsers hold, where cgroups count it."""
+        running = [browser.memory_bytes() for browser in self._browsers if browser is not None]
+        counted = [held for held in running if held is not None]
+        return sum(counted) if counted else None
+
     async def close(self) -> None:
         """Close every browser and end Playwright. Idempotent."""
         if self._closed:

@@ -38,6 +38,7 @@ class Tab:
         self.popups: list[str] = []
         """Addresses the page has asked new windows for, since they were last taken."""
         self.frame = ""
+        self.has_cookies = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets an exception, once, when nothing can be asked any more."""
         self._settings = settings
@@ -193,15 +194,18 @@ class Tab:
         """Let the ids of elements begin again: in a world that was not there before."""
         self._world = None
 
-    async def settle(self) -> None:
-        """Wait until what an action set off has loaded and been drawn, up to `settle_s`."""
+    async def settle(self, *, calm_frames: int = 2) -> None:
+        """Wait until what an action set off has loaded and been drawn, up to `settle_s`.
+
+        Drawn is what has not changed for so many frames.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.settle_s
         while True:
             await self._until_idle(deadline)
             most_s = min(self._settings.still_s, max(0.0, deadline - loop.time()))
             try:
-                await self._run("still", most_s * 1000)
+                await self._run("still", {"mostMs": most_s * 1000, "calmFrames": calm_frames})
             except MovedOn:
                 self._world = None
                 if loop.time() < deadline:

@@ -20,6 +20,8 @@ NOT_FOUND = WebResponse(
 )
 _SHOWN = ("text/", "image/", "application/xhtml+xml", "application/json", "application/xml")
 _SEVERAL = "set-cookie"
+_COOKIED = ("Document", "XHR", "Fetch")
+"""Kinds of requests for which cookies are looked up; once there are some, for every request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,10 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
         reason = "Aborted" if is_page else "BlockedByClient"
         await _quietly(tab, "Fetch.failRequest", {**held, "errorReason": reason})
         return Refused(f"{url} is not allowed here")
-    cookies = await _cookies(tab, url, paused["request"]["headers"])
+    cookies = ""
+    if tab.has_cookies or paused.get("resourceType") in _COOKIED:
+        cookies = await _cookies(tab, url)
+        tab.has_cookies = tab.has_cookies or bool(cookies)
     response = await world.answer(request_of(paused, cookies))
     refused = None
     if response is None:
@@ -87,9 +92,8 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
     return refused
 
 
-async def _cookies(tab: Tab, url: str, headers: Mapping[str, str]) -> str:
-    if any(name.lower() == "cookie" for name in headers):
-        return ""
+async def _cookies(tab: Tab, url: str) -> str:
+    """Return the cookies of a request, which the browser adds later than we look."""
     found = await tab.cdp.send("Network.getCookies", {"urls": [url]})
     return "; ".join(f"{one['name']}={one['value']}" for one in found["cookies"])
 

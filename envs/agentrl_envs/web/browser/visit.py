@@ -107,7 +107,9 @@ class Visit:
             await self.tab.run("forget")
         with blame(EnvError, f"the beginning at {world.start_url}"):
             goal = await world.begin(self.tab)
-        await asyncio.gather(self.tab.settle(), self.tab.send("Page.resetNavigationHistory"))
+        # Nothing is loading on a page that was there before.
+        settled = self.tab.settle(calm_frames=1 if loaded else 2)
+        await asyncio.gather(settled, self.tab.send("Page.resetNavigationHistory"))
         self.notices.clear()
         return goal
 
@@ -185,6 +187,7 @@ class Visit:
         """Forget the episode: its world, its cookies and storage, and where the mouse was."""
         world, self.world = self.world, None
         tab = self.tab
+        await tab.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
         if world is not None:
             for origin in world.origins:
                 await tab.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
