@@ -21,10 +21,10 @@ from agentrl_envs.web.sites import shop_pack, wiki_pack
 from agentrl_envs.web.sites.answers import same_amount, same_text
 from agentrl_envs.web.sites.asgi import AsgiWorld
 from agentrl_envs.web.sites.pack import SitePack
+from agentrl_envs.web.sites.refused import Refused
 from agentrl_envs.web.sites.shop.site import SHOP
-from agentrl_envs.web.sites.shop.state import Refused, shop
+from agentrl_envs.web.sites.shop.state import shop
 from agentrl_envs.web.sites.template import Template
-from agentrl_envs.web.sites.wiki import state as wiki_state
 from agentrl_envs.web.sites.wiki.site import WIKI
 from agentrl_envs.web.sites.wiki.state import wiki
 from agentrl_envs.web.world import Verdict, WebRequest
@@ -437,7 +437,7 @@ def test_a_restored_revision_is_the_one_that_was_asked_for() -> None:
     second = state.articles[title][1]
     state.restore(title, 2)
     assert (state.latest(title).text, len(state.articles[title])) == (second.text, 4)
-    with pytest.raises(wiki_state.Refused, match="no such revision"):
+    with pytest.raises(Refused, match="no such revision"):
         state.restore(title, 9)
 
 

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentrl_envs.web.sites.pages import Pages, form, go, number, state_of
+from agentrl_envs.web.sites.refused import Refused
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, SORTS, euros, stars
-from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, Refused, Shop
+from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, Shop
 
 PER_PAGE = 8
 _PAGES = Pages(Path(__file__).with_name("templates"), {"euros": euros, "stars": stars})

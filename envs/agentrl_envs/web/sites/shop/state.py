@@ -8,6 +8,7 @@ from random import Random
 from typing import Literal
 
 from agentrl.seeds import derive
+from agentrl_envs.web.sites.refused import Refused
 from agentrl_envs.web.sites.shop.catalogue import Catalogue, Product, catalogue
 
 DELIVERIES = {"standard": 490, "express": 990, "pickup": 0}
@@ -17,10 +18,6 @@ COUPONS = {"SAVE10": 10, "SPRING20": 20, "WELCOME5": 5}
 REASONS = ("damaged", "wrong item", "changed my mind", "too late")
 QUANTITY_MAX = 9
 Status = Literal["processing", "shipped", "delivered", "cancelled"]
-
-
-class Refused(Exception):
-    """The shop does not do this; the text is for the customer."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentrl_envs.web.sites.pages import Pages, form, go, number, state_of
-from agentrl_envs.web.sites.wiki.state import Refused, Wiki
+from agentrl_envs.web.sites.refused import Refused
+from agentrl_envs.web.sites.wiki.state import Wiki
 
 RESULTS_MAX = 12
 _LINK = re.compile(r"\[\[([^\[\]]+)\]\]")

@@ -8,6 +8,7 @@ from typing import Any, Self
 from agentrl.seeds import derive
 from agentrl_envs.facts.articles import sentences_of
 from agentrl_envs.facts.world import Entity, FactWorld, fact_world
+from agentrl_envs.web.sites.refused import Refused
 
 COUNTRIES = 3
 READER = "You"
@@ -15,10 +16,6 @@ _EDITORS = ("Agnes", "Bertil", "Carla", "Dmitri", "Elin", "Fiona", "Gustav", "Hi
 _PLURALS = {"person": "People", "town": "Towns", "work": "Works", "event": "Events"}
 TITLE_CHARS_MAX = 80
 TEXT_CHARS_MAX = 20_000
-
-
-class Refused(Exception):
-    """The wiki does not do this; the text is for the reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

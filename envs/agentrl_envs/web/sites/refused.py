@@ -1,0 +1,5 @@
+"""What a site says when it does not do what it was asked for."""
+
+
+class Refused(Exception):
+    """Nothing was changed; the text is for whoever asked."""
