@@ -252,7 +252,8 @@ def test_tasks_are_the_same_for_the_same_seed_and_split_apart(site: str) -> None
 
 
 def test_a_kind_with_few_problems_ends_and_none_comes_twice() -> None:
-    pairs = [t.prompt for t in shop_pack(templates=["forget_address"]).tasks("train", 0)]
+    tasks = shop_pack(templates=["forget_address"]).tasks("train", 0)
+    pairs = [task.prompt for task in islice(tasks, 60)]
     assert len({*pairs}) == len(pairs)
     assert 10 <= len(pairs) <= 20
 
