@@ -1,9 +1,9 @@
 """The retrieval environments: made-up worlds, chains of facts, splits apart, and a user's corpus.
 
-Mutants seen caught: a person who is their own teacher's teacher; a split by question; a chain that
-comes back to where it was; a question whose words are in another order; scoring that minds case;
-F1 by sets of words; an answer that is only part; aliases that are left out; a gold player that
-guesses; questions of one length only.
+Mutants seen caught: a teacher younger than the pupil; splits that share countries; a chain that
+comes back to where it was; a question worded in another order; one length of chains only; scoring
+that minds case, takes a part for the whole, or pays for nothing; F1 by sets of words; aliases that
+are left out; a gold player that guesses; another order of questions every time.
 """
 
 import json

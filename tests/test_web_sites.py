@@ -1,10 +1,12 @@
 """Our own sites: every kind of task can be done, only doing it pays, and the state decides.
 
-Mutants seen caught: a checker that ignores the wish list; one that ignores the delivery; one that
-compares only the first line of an order; one that pays an answer although the state has changed;
-`same_amount` by whole numbers; `same_text` by containment; a copy that shares the state; a split
-that ignores the text of a problem; held-out templates in training; a player that sees only the
-latest observation; an application that keeps a state of its own; a quantity without a bound.
+Mutants seen caught: a summary without the wish list, without reviews, with only the first line of an
+order, without categories; an answer that pays although the state has changed; one that pays
+unread; a last word that ends nothing; amounts as whole numbers; texts by containment; a copy that
+shares the state, or asks the original; another origin answered; a split that ignores the text of a
+problem; held-out templates in training; a problem twice; a preparation that is skipped; a player
+that sees only the latest page; a quantity without a bound; a coupon that stays; a delivery for
+nothing; text and templates unescaped; another revision restored; two cookies in one.
 """
 
 import copy

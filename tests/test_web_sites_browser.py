@@ -1,8 +1,4 @@
-"""Our own sites in a real browser: players solve all, promises hold, forks are copies.
-
-Mutants seen caught: a select that sends nothing without its script; a copy of a world that shares
-the state; a player that counts on the order of fields; a redirect that is not followed.
-"""
+"""Our own sites in a real browser: players solve all, promises hold, forks are copies."""
 
 from collections.abc import AsyncGenerator, Callable
 from itertools import islice
