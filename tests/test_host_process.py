@@ -1,7 +1,4 @@
-"""Programs of the host that are talked to in lines.
-
-MUTANTS
-"""
+"""Programs of the host that are talked to in lines."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,8 @@
 """MCP tools against real servers: one of the SDK (`mcp_server.py`, stdio and HTTP), one without.
 
-MUTANTS
+Mutants seen caught: our environment handed to a server; refused arguments, or a tool's error, that are
+no answers; no limit of a line; a fork that needs no setting; a replay that is not compared; equal
+sources that are asked twice; a server that may not greet.
 """
 
 import asyncio
