@@ -1,6 +1,6 @@
 """Our own sites: every kind of task can be done, only doing it pays, and the state decides.
 
-Mutants seen caught: a summary without the wish list, without reviews, with only the first line of an
+Mutants seen caught: a summary without the wish list, reviews, all but one line of an
 order, without categories; an answer that pays although the state has changed; one that pays
 unread; a last word that ends nothing; amounts as whole numbers; texts by containment; a copy that
 shares the state, or asks the original; another origin answered; a split that ignores the text of a
