@@ -51,8 +51,11 @@ class Host:
 
 
 def secret(round: int) -> int:
-    """Return the number the host thinks of."""
-    return 1 + drawn(f"secret {round}") % HIGHEST
+    """Return the number the host thinks of: every number once in `HIGHEST` rounds in a row.
+
+    So the rounds of one step are about as hard as those of the next one.
+    """
+    return 1 + 7 * round % HIGHEST
 
 
 def question(round: int) -> str:

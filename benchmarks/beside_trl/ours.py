@@ -114,7 +114,7 @@ def config_file(values: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-def steps(setup: Setup, stepping: Stepping) -> None:
+def steps(setup: Setup, stepping: Stepping, *, limit_tokens: int | None) -> None:
     """Train; `stepping` decides when each step begins."""
     plain = Trainer.step
 
@@ -126,14 +126,18 @@ def steps(setup: Setup, stepping: Stepping) -> None:
             return plain(self, trees, *rest)
 
     with tempfile.TemporaryDirectory() as name, patch.object(Trainer, "step", timed):
-        config = load_config(config_file(run_values(setup, Path(name)), Path(name) / "ours.yaml"))
+        values = run_values(setup, Path(name))
+        if limit_tokens is not None:
+            values["learn"]["micro_batch_tokens"] = limit_tokens
+        config = load_config(config_file(values, Path(name) / "ours.yaml"))
         train(config, progress=_Watch(stepping))
 
 
 def main() -> None:
     """Serve the process that measures, at the other end of the descriptor that is given."""
     pipe: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    steps(Setup(**pipe.recv()["setup"]), Stepping(pipe))
+    told = pipe.recv()
+    steps(Setup(**told["setup"]), Stepping(pipe), limit_tokens=told["limit_tokens"])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ class Program:
     module: str
     preload: Path | None
     """An allocator for the whole process; the same for both."""
+    limit_tokens: int | None = None
+    """Of agentrl: most tokens in one forward pass, if not its default."""
 
     def environ(self, threads: int) -> dict[str, str]:
         """Return the environment of its process."""
@@ -99,7 +101,11 @@ def race(programs: Mapping[str, Program], setup: Setup) -> Generator[Turn]:
     with ExitStack() as stack:
         told = {"what": "steps", "setup": asdict(setup)}
         peers = {
-            name: stack.enter_context(started(program, told, threads=setup.threads))
+            name: stack.enter_context(
+                started(
+                    program, told | {"limit_tokens": program.limit_tokens}, threads=setup.threads
+                )
+            )
             for name, program in programs.items()
         }
         order = list(peers)
