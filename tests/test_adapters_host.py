@@ -1,8 +1,8 @@
 """Hosts of other interpreters: one process that forks a child per episode.
 
-Mutants seen caught: an episode that hangs, or whose caller is cancelled, not killed; a copy that cannot
-be; a copy on its origin's channel; a dead episode's answers never given; a host that ends with its
-first episode; our environment handed to a host.
+Mutants seen caught: an episode that hangs, or whose caller is cancelled, not killed; a copy that
+cannot be; a copy on its origin's channel; a dead episode's answers never given; a host that ends
+with its first episode; our environment handed to a host.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Exports: what was recorded is what is told, and it can be read again.
 
-Mutant seen caught: the mask turned round.
+Mutants seen caught: the mask turned round; turns without their number; a prompt miscounted.
 """
 
 import json

@@ -1,8 +1,8 @@
 """MCP tools against real servers: one of the SDK (`mcp_server.py`, stdio and HTTP), one without.
 
-Mutants seen caught: our environment handed to a server; refused arguments, or a tool's error, that are
-no answers; no limit of a line; a fork that needs no setting; a replay that is not compared; equal
-sources that are asked twice; a server that may not greet.
+Mutants seen caught: our environment handed to a server; refused arguments, or a tool's error, that
+are no answers; no limit of a line; a fork that needs no setting; a replay that is not compared;
+equal sources that are asked twice; a server that may not greet.
 """
 
 import asyncio
@@ -409,7 +409,7 @@ async def test_over_http_all_is_the_same(server: Server, listening: Listening) -
 # -- the page --------------------------------------------------------------------------------------
 
 
-async def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (HERE.parent / "docs" / "mcp.md").read_text()
     server, client = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "server.py").write_text(server)
