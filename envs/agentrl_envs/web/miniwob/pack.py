@@ -83,7 +83,8 @@ class MiniWobPack:
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the next action of the family's player; `KeyError` where there is none."""
-        return PLAYERS[task.data["family"]](scene_of(seen))
+        player = PLAYERS[task.data["family"]]
+        return player(scene_of(seen))
 
 
 def task_of(family: str, seed: int, *, split: Split = "train") -> Task:

@@ -1,0 +1,215 @@
+"""MiniWoB++: its 130 pages as tasks, each of which begins, goes on and ends; who can play, wins.
+
+Mutants seen caught: (see the end of the work).
+"""
+
+from collections.abc import AsyncGenerator
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agentrl.env import call, say
+from agentrl.errors import ConfigError, EnvError
+from agentrl.gold import play_gold
+from agentrl.task import SPLITS
+from agentrl_envs.families import MINIWOB
+from agentrl_envs.web import WebEnv
+from agentrl_envs.web.browser import BrowserPool, BrowserSettings
+from agentrl_envs.web.miniwob import MiniWobPack, pages, task_of
+from agentrl_envs.web.miniwob.pack import SEED_RANGES
+from agentrl_envs.web.miniwob.players import PLAYERS
+from agentrl_envs.web.miniwob.world import MiniWobWorld, paid
+from agentrl_envs.web.observation import read
+from agentrl_envs.web.world import WebRequest
+
+BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
+RESTLESS = {"chase-circle", "hover-shape", "moving-items", "simon-says", "stock-market"}
+"""Pages on which things move by themselves: two looks differ by when they were taken."""
+GOLD_SEEDS = (7, 1000)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def env() -> AsyncGenerator[WebEnv]:
+    pool = await BrowserPool.open(BrowserSettings(call_s=60))
+    made = WebEnv(pack=MiniWobPack(families="all"), browser=pool, screen=(400, 300))
+    yield made
+    await made.close()
+    await pool.close()
+
+
+def test_the_families_are_those_of_the_package() -> None:
+    package = find_spec("miniwob")
+    assert package is not None
+    assert package.submodule_search_locations
+    there = Path(package.submodule_search_locations[0]) / "html" / "miniwob"
+    assert sorted(file.stem for file in there.glob("*.html")) == sorted(MINIWOB)
+    assert len(MINIWOB) == 130
+
+
+def test_the_splits_share_no_problem_and_take_families_in_turn() -> None:
+    pack = MiniWobPack(families=["click-test", "enter-text"], heldout_families="click-tab")
+    train = list(islice(pack.tasks("train", 3), 40))
+    heldout = list(islice(pack.tasks("heldout", 3), 40))
+    assert [task.tags for task in train[:4]] == [("click-test",), ("enter-text",)] * 2
+    assert {task.tags[0] for task in heldout} == {"click-test", "enter-text", "click-tab"}
+    assert len({task.id for task in train + heldout}) == 80
+    for split, tasks in zip(SPLITS, (train, heldout), strict=True):
+        assert all(task.data["seed"] in SEED_RANGES[split] for task in tasks)
+        assert all(task.split == split for task in tasks)
+    assert SEED_RANGES["train"].stop <= SEED_RANGES["heldout"].start
+    assert list(islice(pack.tasks("train", 3), 40)) == train
+    assert list(islice(pack.tasks("train", 4), 40)) != train
+    assert len(list(MiniWobPack(families="click-test", size=3).tasks("train", 0))) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"families": "click-tset"}, "Did you mean 'click-test'"),
+        ({"families": []}, "names no family"),
+        ({"families": "click-test", "heldout_families": ["click-test"]}, "leaves nothing"),
+        ({"families": "click-test", "heldout_families": ["x"]}, "no family 'x'"),
+        ({"families": "click-test", "size": 0}, "size must be at least 1"),
+    ],
+)
+def test_families_that_are_not_there_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        MiniWobPack(**options)
+
+
+@pytest.mark.parametrize(
+    ("raw", "whole", "part"),
+    [(1.0, 1, 1), (0.99, 0, 0.99), (0.0, 0, 0), (-1.0, 0, 0), (-0.5, 0, 0), (1.5, 1, 1)],
+)
+def test_only_the_full_reward_counts_unless_parts_are_asked_for(
+    raw: float, whole: float, part: float
+) -> None:
+    assert paid(raw, partial_credit=False) == whole
+    assert paid(raw, partial_credit=True) == part
+
+
+class Said:
+    """A page that returns what it is told to."""
+
+    url = "http://miniwob.test/miniwob/click-test.html"
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    async def evaluate(self, script: str, argument: Any = None) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "reward", "done"),
+    [
+        ({"done": False, "raw": 1.0, "reason": None}, None, 0, False),
+        ({"done": False, "raw": 1.0, "reason": None}, "done", 0, True),
+        ({"done": True, "raw": 1.0, "reason": None}, None, 1, True),
+        ({"done": True, "raw": -1.0, "reason": "no"}, None, 0, True),
+        (None, None, 0, False),
+        (None, "done", 0, True),
+    ],
+)
+async def test_the_page_decides_and_words_are_worth_nothing(
+    state: Any, said: str | None, reward: float, done: bool
+) -> None:
+    verdict = await MiniWobWorld("click-test", 1).judge(Said(state), said)
+    assert (verdict.reward, verdict.done) == (reward, done)
+
+
+async def test_a_page_without_an_instruction_is_an_infrastructure_failure() -> None:
+    with pytest.raises(EnvError, match=r"click-test.html with seed 1 gave no instruction"):
+        await MiniWobWorld("click-test", 1).begin(Said(None))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://miniwob.test/../__init__.py",
+        "http://miniwob.test/%2e%2e/__init__.py",
+        "http://miniwob.test//etc/passwd",
+        "http://miniwob.test/miniwob/none.html",
+        "http://miniwob.test/miniwob",
+        "http://miniwob.test/a%00b",
+        "http://elsewhere.test/miniwob/click-test.html",
+        "https://miniwob.test/miniwob/click-test.html",
+    ],
+)
+def test_nothing_but_the_pages_is_served(url: str) -> None:
+    assert pages.answer(WebRequest(method="GET", url=url, headers={})) is None
+
+
+def test_pages_are_served_with_their_kind_and_their_pictures() -> None:
+    page = pages.answer(WebRequest(method="GET", url=pages.url_of("email-inbox"), headers={}))
+    assert page is not None
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert b'url("data:image/png;base64,' in page.body
+    assert b"url(../common" not in page.body
+    post = WebRequest(method="POST", url=pages.url_of("email-inbox"), headers={})
+    assert pages.answer(post) is None
+
+
+class TestPages:
+    """All 130 in a real browser."""
+
+    pytestmark = BROWSER
+
+    @pytest.mark.parametrize("family", MINIWOB)
+    async def test_a_page_begins_again_as_it_began(self, env: WebEnv, family: str) -> None:
+        """Whatever was done in between, whether the page was loaded again or not."""
+        task = task_of(family, 5)
+        opening, _ = await env.reset(seed=0, options={"task": task})
+        text = opening.messages[0].text
+        page = read(text)
+        assert page.goal
+        assert page.nodes
+        for node in [node for node in page.nodes if node.id is not None][:3]:
+            step = await env.step(call("click", id=node.id))
+            assert step[0].messages
+            assert step[1] in (0, 1)
+            if step[2]:
+                break
+        else:
+            assert (await env.step(say("done")))[1:4] == (0, True, False)
+        again, _ = await env.reset(seed=0, options={"task": task})
+        if family not in RESTLESS:
+            assert again.messages[0].text == text
+
+    @pytest.mark.parametrize("family", sorted(PLAYERS))
+    async def test_who_can_play_wins(self, env: WebEnv, family: str) -> None:
+        for seed in GOLD_SEEDS:
+            assert (await play_gold(env, task_of(family, seed), max_turns=40)).reward == 1
+
+    async def test_the_clock_of_an_episode_does_not_run_out(self, env: WebEnv) -> None:
+        await env.reset(seed=0, options={"task": task_of("click-test", 1)})
+        running = env._running()  # pyright: ignore[reportPrivateUsage]
+        left = await running.visit.tab.evaluate("() => core.EPISODE_MAX_TIME")
+        assert left > 10**9
+
+    async def test_a_wrong_click_ends_it_without_a_reward(self, env: WebEnv) -> None:
+        opening, _ = await env.reset(seed=0, options={"task": task_of("click-test-2", 1)})
+        page = read(opening.messages[0].text)
+        _, reward, terminated, _, info = await env.step(call("click", id=page.id("button", "TWO")))
+        assert (reward, terminated, info["raw_reward"]) == (0, True, -1)
+
+    async def test_seeds_make_different_problems(self, env: WebEnv) -> None:
+        texts = set[str]()
+        for seed in range(4):
+            opening, _ = await env.reset(seed=0, options={"task": task_of("click-button", seed)})
+            texts.add(opening.messages[0].text)
+        assert len(texts) == 4
+
+
+def test_a_family_without_a_player_says_so() -> None:
+    with pytest.raises(KeyError, match="simon-says"):
+        MiniWobPack(families="all").gold(task_of("simon-says", 1), ())
+
+
+def test_at_least_forty_families_are_played() -> None:
+    assert len(PLAYERS) >= 40
+    assert set(PLAYERS) <= set(MINIWOB)
