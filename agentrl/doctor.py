@@ -6,14 +6,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Protocol
 
 from agentrl.machine import PACKAGES, gpus, usable_cores, version_of
 
 ENTRY_POINTS = "agentrl.doctor"
-"""Group of functions that return parts: how the sandboxes report their layers of isolation."""
+"""Group of functions that return parts: how the sandboxes and the browsers report theirs."""
 
 
 class Part(Protocol):
@@ -55,7 +53,6 @@ def examine() -> Iterator[tuple[str, list[Part]]]:
     yield "machine", [*_python(), *_torch()]
     for point in sorted(entry_points(group=ENTRY_POINTS)):
         yield point.name, _reported(point.name, point.load)
-    yield "browser", [_browser()]
     yield "packages", [*_packages()]
 
 
@@ -88,17 +85,6 @@ def _torch() -> Iterator[Part]:
     missing = f"torch is built for CUDA {built_for}" if built_for else "torch is built for the CPU"
     detail = ", ".join(names) or f"no CUDA device ({missing}); the CPU is used"
     yield Found("gpu", bool(names), detail, "a CUDA build of torch and an NVIDIA driver")
-
-
-def _browser() -> Part:
-    if find_spec("playwright") is None:
-        get_it = "pip install playwright && playwright install chromium"
-        return Found("browser", False, "playwright is not installed", get_it)
-    default = Path.home() / ".cache" / "ms-playwright"
-    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", default))
-    browsers = sorted(path.name for path in folder.glob("*-*")) if folder.is_dir() else []
-    detail = ", ".join(browsers) or f"playwright has no browser in {folder}"
-    return Found("browser", bool(browsers), detail, "playwright install chromium")
 
 
 def _packages() -> Iterator[Part]:

@@ -202,13 +202,21 @@ def test_the_doctor_names_what_is_missing_and_how_to_get_it(
         assert f" {name} " in out
 
 
-def test_the_isolation_layers_are_parts_for_the_doctor(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("group", "names"),
+    [
+        ("isolation", {"bubblewrap", "docker engine"}),
+        ("browser", {"chromium", "isolation", "memory bound"}),
+    ],
+)
+def test_what_others_report_are_parts_for_the_doctor(
+    root: Path, group: str, names: set[str]
+) -> None:
     """The entry point as it is declared; an installation made before it does not know it."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    (target,) = project["entry-points"]["agentrl.doctor"].values()
-    module, _, name = target.partition(":")
+    module, _, name = project["entry-points"]["agentrl.doctor"][group].partition(":")
     layers = getattr(import_module(module), name)()
-    assert {"bubblewrap", "docker engine"} <= {layer.name for layer in layers}
+    assert names <= {layer.name for layer in layers}
     for layer in layers:
         Found(layer.name, layer.live, layer.detail, layer.get_it)
         assert layer.detail

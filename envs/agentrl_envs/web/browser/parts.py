@@ -1,0 +1,31 @@
+"""What this machine has to run a browser with: a row of `agentrl doctor`."""
+
+import shutil
+
+from agentrl.doctor import Found
+from agentrl.errors import ConfigError
+from agentrl_envs.web.browser.chromium import INSTALL, find
+from agentrl_sandbox.cgroup import why_not
+
+
+def parts() -> tuple[Found, ...]:
+    """Return the browser, and what isolates it. Nothing is started."""
+    try:
+        program = Found("chromium", True, find(), INSTALL)
+    except ConfigError:
+        program = Found("chromium", False, "not found", INSTALL)
+    bubblewrap = shutil.which("bwrap")
+    isolated = Found(
+        "isolation",
+        bubblewrap is not None,
+        "no network, no files" if bubblewrap else "no bwrap on PATH; browsers refuse to run",
+        "apt-get install bubblewrap",
+    )
+    without = why_not()
+    bounded = Found(
+        "memory bound",
+        not without,
+        without or "a cgroup around every browser",
+        "see the cgroup rows above",
+    )
+    return program, isolated, bounded
