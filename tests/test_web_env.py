@@ -1,7 +1,4 @@
-"""The browser environment: promises, actions, forks, and browsers that die under it.
-
-Mutants seen caught are listed in the report of each group; see the bottom of this text.
-"""
+"""The browser environment: promises, actions, forks, and browsers that die under it."""
 
 import asyncio
 import os
@@ -166,9 +163,8 @@ async def test_the_mouse_goes_where_it_is_told(pool: BrowserPool) -> None:
         assert "dropped" in await does(env, "drag_at", x1=x1, y1=y1, x2=x2, y2=y2)
         assert "bottom" in await does(env, "click", id=page.id("button", "Bottom"))
         assert "url: " in await does(env, "scroll", direction="up")
-        for _ in range(6):
-            last = await does(env, "scroll", direction="up")
-        assert "any further up" in last
+        tops = [await does(env, "scroll", direction="up") for _ in range(6)]
+        assert "any further up" in tops[-1]
 
 
 MIDDLE = """(id) => {

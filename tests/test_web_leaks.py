@@ -1,7 +1,4 @@
-"""An owner of browsers that is killed leaves none of them.
-
-Mutants seen caught: the browser told not to die with its parent and its mark left out.
-"""
+"""An owner of browsers that is killed leaves none of them."""
 
 import json
 import os

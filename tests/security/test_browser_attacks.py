@@ -3,9 +3,6 @@
 The agent has no more than the tools; a page has whatever Chromium gives to pages. What must hold:
 nothing of this machine is reached, nothing of another episode is seen, a page that hangs or eats
 everything fails its own episode and no other one.
-
-Seen caught: the origins not asked (8 fail), the proxy and the resolver rules left out with
-isolation none, dialogs left open, popups left open, storage left on a reused page.
 """
 
 import asyncio
