@@ -37,8 +37,9 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
 from agentrl.credit import CreditLog
+from agentrl.diagnostics import Watch
 from agentrl.env import Env
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.evaluation.reports import save_report
 from agentrl.first_policy import FirstPolicy, Policy
@@ -209,6 +210,7 @@ async def _train(
                     credit=wiring.credit_log(config, folder),
                     curation=curation,
                     drafts=drafts,
+                    watch=wiring.watch(config, progress.say),
                     position=sampler.position,
                 )
                 with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
@@ -262,6 +264,7 @@ class _Loop:
     """None keeps nothing of what steps make of tokens."""
     curation: GatedCuration | None
     drafts: DraftedPlay | None
+    watch: Watch | None
     position: int
     """How many tasks the steps that are done have used."""
 
@@ -276,6 +279,7 @@ class _Loop:
                 while self.trainer.version < self.schedule.steps:
                     figures = await self._step()
                     writer.write(self.trainer.version, figures)
+                    self._look(figures)
                     phase.advance(1, figures)
                     if self.schedule.checkpoints_after(self.trainer.version):
                         self._save()
@@ -290,6 +294,15 @@ class _Loop:
             after=after,
             seconds=self.summary.seconds,
         )
+
+    def _look(self, figures: Mapping[str, float]) -> None:
+        """Look for signs that the run goes wrong; one that is to stop it leaves a checkpoint."""
+        try:
+            if self.watch is not None:
+                self.watch.look(figures)
+        except LearnError:
+            self._save()
+            raise
 
     async def _step(self) -> dict[str, float]:
         began = time.monotonic()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.config.run import RunConfig, SandboxSection
 from agentrl.credit import CreditLog
+from agentrl.diagnostics import Thresholds, Watch
 from agentrl.env import Env
 from agentrl.evaluation.budget import Budget, Prices
 from agentrl.evaluation.heldout import Evaluation
@@ -103,6 +104,15 @@ def guard_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
     train_tasks = max(1, min(section.train_tasks, used))
     found = split_overlap(config, env, heldout, train_tasks=train_tasks)
     check_overlap(found, max_near_fraction=section.max_near_fraction)
+
+
+def watch(config: RunConfig, say: Callable[[str], None]) -> Watch | None:
+    """Return what looks for signs that the run goes wrong, or None where nothing is looked for."""
+    section = config.diagnostics
+    if section.action == "none":
+        return None
+    limits = Thresholds(**section.model_dump(exclude={"action"}))
+    return Watch(limits, stops=section.action == "stop", say=say)
 
 
 def sandbox_settings(section: SandboxSection) -> SandboxSettings:

@@ -131,7 +131,7 @@ def test_sums_are_not_accused_for_their_wording() -> None:
     ["reasoning/ChainSum-v0", "reasoning/KnightsKnaves-v0", "reasoning/GsmSymbolic-v0"],
 )
 def test_shipped_families_are_not_accused(id: str) -> None:
-    """All of them were tried: docs/evaluation.md."""
+    """Three of them; docs/evaluation.md says what else was looked at."""
     env = make(id)
     heldout = heldout_tasks(env, count=40, seed=7)
     train = [task for task, _ in zip(env.tasks("train", seed=3), range(150), strict=False)]
@@ -141,14 +141,14 @@ def test_shipped_families_are_not_accused(id: str) -> None:
 
 
 class Stories(ToolEnv):
-    """Stories of which one in ten held-out ones is a train one with a word changed."""
+    """Stories of which a quarter of the held-out ones is each a train one with a word changed."""
 
     def __init__(self, leak: bool = True) -> None:
         def tasks(split: Split, seed: int) -> Iterable[Task]:
             if split == "train":
                 return TRAIN
-            near = [changed(TRAIN[n], 20, "house") for n in range(5)] if leak else []
-            return [*HELDOUT, *near]
+            near = [changed(TRAIN[n], 20, "house") for n in range(15)] if leak else []
+            return [*near, *HELDOUT]
 
         super().__init__(tasks=tasks, reward=lambda task, messages: 0.0)
 
@@ -162,16 +162,16 @@ def test_a_run_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
     for changes, refused in (
         ({}, True),
         ({"split_guard.allow": True}, False),
-        ({"split_guard.max_near_fraction": 0.2}, False),
+        ({"split_guard.max_near_fraction": 0.3}, False),
         ({"split_guard.similarity": 1.0}, False),
         ({"env.kwargs": {"leak": False}}, False),
     ):
         config = load_config(file, changes)
         heldout = heldout_tasks(Stories(**config.env.kwargs), count=60, seed=0)
         if refused:
-            with pytest.raises(ConfigError, match=r"5 of 55 held-out tasks \(9\.1%\)"):
+            with pytest.raises(ConfigError, match=r"15 of 60 held-out tasks \(25\.0%\)"):
                 guard_splits(config, Stories(), heldout)
-            with pytest.raises(ConfigError, match=r"5 of 55 held-out tasks"):
+            with pytest.raises(ConfigError, match="15 of 60 held-out tasks"):
                 agentrl.train(config)
         else:
             guard_splits(config, Stories(**config.env.kwargs), heldout)
@@ -186,7 +186,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
             main()
     said = capsys.readouterr()
     assert ended.value.code == 2
-    assert "55 held-out and 200 train tasks: 0 the same, 5 nearly the same" in said.out
+    assert "60 held-out and 200 train tasks: 0 the same, 15 nearly the same" in said.out
     assert "house" in said.out
     assert "are nearly train tasks" in said.err
 

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from agentrl.config.branching import BranchingSection
 from agentrl.config.caps import ScheduleSection
 from agentrl.config.curation import CurationSection
+from agentrl.config.diagnostics import DiagnosticsSection
 from agentrl.config.drafts import DraftsSection
 from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LearnSection
@@ -304,4 +305,5 @@ class RunConfig(Section):
     store: StoreSection | None = StoreSection()
     """None records nothing, and a run that is killed loses what came after its last checkpoint."""
     metrics: MetricsSection = MetricsSection()
+    diagnostics: DiagnosticsSection = DiagnosticsSection()
     view: ViewSection = ViewSection()

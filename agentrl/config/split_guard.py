@@ -14,5 +14,5 @@ class SplitGuardSection(Section):
     """Train tasks that are compared before a run; the others are compared exactly as they come."""
     similarity: float = Field(default=0.8, gt=0, le=1)
     """Share of their own words, in runs of three, from which on two tasks are nearly the same."""
-    max_near_fraction: float = Field(default=0.05, ge=0, le=1)
+    max_near_fraction: float = Field(default=0.2, ge=0, le=1)
     """A run is refused when more of the held-out tasks than this have a near-duplicate."""

@@ -1,0 +1,145 @@
+"""Signs in a run's metrics that it goes wrong, and what to do about each: pure rules over lines.
+
+A line is what `metrics.jsonl` has of a step. A rule says nothing until it has seen enough of them,
+and nothing about figures that are not there. How far the engine is from the trainer has an alarm of
+its own, `learn.gap_alarm`, which sees single tokens.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from agentrl.errors import LearnError
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """When a sign is an alarm; see `agentrl.config.diagnostics`."""
+
+    window: int = 10
+    zero_advantage: float = 0.9
+    entropy_left: float = 0.1
+    heldout_drop: float = 0.1
+    length_growth: float = 2.0
+    reward_gain: float = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One sign that a run goes wrong."""
+
+    name: str
+    text: str
+    """What was seen, and what to do."""
+
+
+def zero_advantage(lines: Sequence[Line], limits: Thresholds) -> str | None:
+    """Say whether next to no trajectory teaches anything: their groups have one reward each."""
+    last = _mean(lines[-limits.window :], "advantage/zero_fraction", limits.window)
+    if last is None or last <= limits.zero_advantage:
+        return None
+    return (
+        f"{last:.0%} of the advantages of the last {limits.window} steps are zero: groups end "
+        "alike and teach nothing. Choose easier or harder tasks (curation.sampler, "
+        "curation.filter), or raise rollout.group_size"
+    )
+
+
+def entropy_collapse(lines: Sequence[Line], limits: Thresholds) -> str | None:
+    """Say whether the policy has stopped trying anything else."""
+    first, last = _ends(lines, "entropy", limits.window)
+    if first is None or last is None or first <= 0 or last >= limits.entropy_left * first:
+        return None
+    return (
+        f"the entropy fell from {first:.3g} to {last:.3g} nats: the policy says one thing only. "
+        "Lower learn.optimizer.learning_rate, or keep it open with an entropy or KL term"
+    )
+
+
+def heldout_falls(lines: Sequence[Line], limits: Thresholds) -> str | None:
+    """Say whether the training reward rises while the held-out one falls: the reward is gamed, or
+    the train tasks are learned by heart."""
+    judged = [at for at, line in enumerate(lines) if line.get("heldout/reward") is not None]
+    if len(judged) < 2:
+        return None
+    best = max(judged, key=lambda at: lines[at]["heldout/reward"])
+    drop = lines[best]["heldout/reward"] - lines[judged[-1]]["heldout/reward"]
+    before = _mean(lines[max(0, best + 1 - limits.window) : best + 1], "reward/mean", 1)
+    now = _mean(lines[-limits.window :], "reward/mean", 1)
+    if before is None or now is None or drop <= limits.heldout_drop:
+        return None
+    if now - before < limits.reward_gain:
+        return None
+    return (
+        f"the training reward rose from {before:.3g} to {now:.3g} while the held-out reward fell "
+        f"by {drop:.3g}: look at trajectories with a high reward for a trick, or train on more "
+        "tasks; the checkpoint of the best evaluation is the better policy"
+    )
+
+
+def length_bias(lines: Sequence[Line], limits: Thresholds) -> str | None:
+    """Say whether trajectories get longer and earn nothing by it."""
+    first, last = _ends(lines, "lengths/sampled_mean", limits.window)
+    poor, rich = _ends(lines, "reward/mean", limits.window)
+    if first is None or last is None or poor is None or rich is None:
+        return None
+    if last <= limits.length_growth * first or rich - poor >= limits.reward_gain:
+        return None
+    return (
+        f"trajectories grew from {first:.0f} to {last:.0f} sampled tokens and earn no more "
+        f"({poor:.3g}, now {rich:.3g}): aggregate the loss over tokens and not over trajectories "
+        "(learn.aggregate), or let length cost something (learn.reward_shaping)"
+    )
+
+
+RULES: Mapping[str, Callable[[Sequence[Line], Thresholds], str | None]] = {
+    "zero_advantage": zero_advantage,
+    "entropy_collapse": entropy_collapse,
+    "heldout_falls": heldout_falls,
+    "length_bias": length_bias,
+}
+
+
+def diagnose(lines: Sequence[Line], limits: Thresholds | None = None) -> list[Alarm]:
+    """Return every sign there is now, after these steps."""
+    limits = limits or Thresholds()
+    found = {name: rule(lines, limits) for name, rule in RULES.items()}
+    return [Alarm(name=name, text=text) for name, text in found.items() if text is not None]
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """Looks after every step, and says each sign once."""
+
+    limits: Thresholds
+    stops: bool
+    say: Callable[[str], None]
+    lines: list[Line] = field(default_factory=list[Line])
+    said: set[str] = field(default_factory=set[str])
+
+    def look(self, line: Line) -> None:
+        """Take a step's figures; raise `LearnError` for a new sign if that is to stop the run."""
+        self.lines.append(line)
+        for alarm in diagnose(self.lines, self.limits):
+            if alarm.name in self.said:
+                continue
+            self.said.add(alarm.name)
+            text = f"{alarm.name}: {alarm.text}"
+            if self.stops:
+                raise LearnError(f"{text}. To go on all the same, set diagnostics.action: warn")
+            self.say(text)
+
+
+def _mean(lines: Sequence[Line], name: str, least: int) -> float | None:
+    found = [line[name] for line in lines if line.get(name) is not None]
+    return fmean(found) if len(found) >= least else None
+
+
+def _ends(lines: Sequence[Line], name: str, window: int) -> tuple[float | None, float | None]:
+    """Return the means of the first and the last window; None while they would overlap."""
+    if len(lines) < 2 * window:
+        return None, None
+    return _mean(lines[:window], name, window), _mean(lines[-window:], name, window)

@@ -1,0 +1,116 @@
+"""Signs in the metrics: each planted sign is found, none in a healthy run, and said once.
+
+Seen caught: a first window that moves along, windows that overlap, the latest evaluation compared
+with the one before instead of the best, reward ignored in `length_bias` and `heldout_falls`, a sign
+said at every step, `stop` that only warns.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from agentrl.config.diagnostics import DiagnosticsSection
+from agentrl.diagnostics import RULES, Thresholds, Watch, diagnose
+from agentrl.errors import LearnError
+
+LIMITS = Thresholds(window=5)
+
+
+Figure = Callable[[float], float] | float
+"""A function of the progress from 0 to 1, or a constant."""
+
+HEALTHY: dict[str, Figure] = {
+    "reward/mean": lambda x: 0.2 + 0.6 * x,
+    "advantage/zero_fraction": lambda x: 0.3 + 0.3 * x,
+    "entropy": lambda x: 1.2 - 0.8 * x,
+    "lengths/sampled_mean": lambda x: 100 + 150 * x,
+}
+SIGNS: dict[str, dict[str, Figure]] = {
+    "zero_advantage": {"advantage/zero_fraction": lambda x: 0.5 + 0.5 * x},
+    "entropy_collapse": {"entropy": lambda x: 1.2 * 0.01**x},
+    "length_bias": {"lengths/sampled_mean": lambda x: 100 + 200 * x, "reward/mean": 0.4},
+    "heldout_falls": {"heldout/reward": lambda x: 0.5 + x - 1.3 * x * x},
+}
+LONGER: dict[str, Figure] = {"lengths/sampled_mean": lambda x: 100 + 900 * x}
+BOTH_FALL: dict[str, Figure] = {
+    "heldout/reward": lambda x: 0.8 - 0.5 * x,
+    "reward/mean": lambda x: 0.6 - 0.4 * x,
+    "lengths/sampled_mean": 100,
+}
+RISES: dict[str, Figure] = {"heldout/reward": lambda x: 0.5 + 0.3 * x}
+NOTHING: dict[str, Figure] = {}
+TEACHES_NOTHING: dict[str, Figure] = {"advantage/zero_fraction": 1.0}
+
+
+def run(figures: Mapping[str, Figure] = NOTHING, steps: int = 30) -> list[dict[str, Any]]:
+    """Return a healthy run, but for these figures."""
+    return [
+        {
+            name: figure(step / (steps - 1)) if callable(figure) else figure
+            for name, figure in (HEALTHY | dict(figures)).items()
+        }
+        for step in range(steps)
+    ]
+
+
+def names(lines: list[dict[str, Any]]) -> list[str]:
+    return [alarm.name for alarm in diagnose(lines, LIMITS)]
+
+
+def test_a_healthy_run_has_no_sign() -> None:
+    assert names(run()) == []
+    assert names([]) == []
+    assert names([{}] * 40) == []
+    assert names([dict.fromkeys(line) for line in run()]) == []
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_planted_sign_is_found_with_advice(name: str) -> None:
+    lines = run(SIGNS[name])
+    (found,) = diagnose(lines, LIMITS)
+    assert found.name == name
+    assert len(found.text) > 80
+    assert names(lines[:4]) == [], "too few steps to tell"
+
+
+def test_longer_and_better_is_no_bias() -> None:
+    assert names(run(LONGER)) == []
+
+
+def test_a_held_out_fall_with_a_training_fall_is_something_else() -> None:
+    assert names(run(BOTH_FALL)) == []
+    assert names(run(RISES)) == []
+
+
+def test_the_best_evaluation_is_what_counts() -> None:
+    """Three small steps down from the best, none of them an alarm alone."""
+    lines = run(steps=20)
+    for at, reward in ((4, 0.7), (9, 0.65), (14, 0.6), (19, 0.55)):
+        lines[at]["heldout/reward"] = reward
+    assert names(lines[:15]) == []
+    assert names(lines) == ["heldout_falls"]
+
+
+def test_a_watch_says_each_sign_once() -> None:
+    said: list[str] = []
+    watch = Watch(LIMITS, stops=False, say=said.append)
+    for line in run(TEACHES_NOTHING, 40):
+        watch.look(line)
+    assert len(said) == 1
+    assert said[0].startswith("zero_advantage: 100% of the advantages")
+
+
+def test_a_watch_can_stop_the_run() -> None:
+    watch = Watch(LIMITS, stops=True, say=lambda text: None)
+    *before, last = run(TEACHES_NOTHING, 5)
+    for line in before:
+        watch.look(line)
+    with pytest.raises(LearnError, match=r"zero_advantage.*diagnostics\.action: warn"):
+        watch.look(last)
+
+
+def test_the_config_has_every_threshold_and_its_default() -> None:
+    section = DiagnosticsSection()
+    assert Thresholds(**section.model_dump(exclude={"action"})) == Thresholds()
+    assert {*RULES} == {"zero_advantage", "entropy_collapse", "heldout_falls", "length_bias"}
