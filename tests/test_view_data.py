@@ -156,9 +156,9 @@ def test_a_secret_is_hidden_wherever_it_stands(before: str, after: str) -> None:
 
 
 def test_patterns_stand_alone() -> None:
-    assert Redaction({}, ("x+y|z", "ab")).text("xxy abz zz b") == (
-        f"{HIDDEN} {HIDDEN}{HIDDEN} {HIDDEN}{HIDDEN} b"
-    )
+    redaction = Redaction({}, ("x+y|z", "(?i)ab"))
+    assert redaction.text("xxy ABz b") == f"{HIDDEN} {HIDDEN}{HIDDEN} b"
+    assert sorted(redaction.spans("xxy ABz b")) == [(0, 3), (4, 6), (6, 7)]
 
 
 @pytest.mark.parametrize("key", ["sk-" + "a" * 24, "hf_" + "b" * 34, "AKIA" + "C" * 16])

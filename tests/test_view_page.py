@@ -1,8 +1,6 @@
 """The page in a real browser, from disk: every view, filter, search, keys, and no request at all.
 
-Mutants seen caught: a page built of other sources; filters that pass everything, or groups in place
-of trajectories; a search that never looks into what was said; colours or facts of the token before;
-a tree without its branch; comparison without its common part; a request to anywhere.
+Seen caught: a form that Enter did not submit, so that nothing said was ever searched.
 """
 
 import hashlib

@@ -36,12 +36,14 @@ class Redaction:
 
     def __init__(self, environ: Mapping[str, str], patterns: Sequence[str] = ()) -> None:
         values = [re.escape(value) for value in key_values(environ)]
-        # Each in a group of its own kind: a pattern's alternatives must not leak into the next.
-        self._pattern = re.compile("|".join(f"(?:{one})" for one in (*values, *_SHAPES, *patterns)))
+        # One by one: a pattern of the user's may begin with flags of its own.
+        self._patterns = [re.compile(one) for one in (*values, *_SHAPES, *patterns)]
 
     def text(self, text: str) -> str:
         """Return a text without its secrets."""
-        return self._pattern.sub(HIDDEN, text)
+        for pattern in self._patterns:
+            text = pattern.sub(HIDDEN, text)
+        return text
 
     def value(self, value: Any) -> Any:
         """Return a JSON value without the secrets in its texts, keys among them."""
@@ -58,5 +60,6 @@ class Redaction:
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where secrets are: first letter and one past the last."""
-        for match in self._pattern.finditer(text):
-            yield match.span()
+        for pattern in self._patterns:
+            for match in pattern.finditer(text):
+                yield match.span()
