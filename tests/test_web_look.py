@@ -1,7 +1,4 @@
-"""Looking at real pages: what is shown, what is left out, and where one would press.
-
-Mutants: none run yet; see the list in test_web_reading for those of the texts.
-"""
+"""Looking at real pages: what is shown, what is left out, and where one would press."""
 
 import io
 from collections.abc import AsyncGenerator

@@ -1,6 +1,7 @@
 """MiniWoB++: its 130 pages as tasks, each of which begins, goes on and ends; who can play, wins.
 
-Mutants seen caught: (see the end of the work).
+Mutants seen caught: any reward above 0 pays in full; a page that is not done pays; files from outside
+the pages are served.
 """
 
 from collections.abc import AsyncGenerator
@@ -27,7 +28,10 @@ from agentrl_envs.web.observation import read
 from agentrl_envs.web.world import WebRequest
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
-RESTLESS = {"chase-circle", "hover-shape", "moving-items", "simon-says", "stock-market"}
+RESTLESS = {
+    *("chase-circle", "click-pie", "click-pie-nodelay", "hover-shape", "moving-items"),
+    *("simon-says", "stock-market"),
+}
 """Pages on which things move by themselves: two looks differ by when they were taken."""
 GOLD_SEEDS = (7, 1000)
 
