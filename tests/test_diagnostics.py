@@ -1,8 +1,8 @@
 """Signs in the metrics: each planted sign is found, none in a healthy run, and said once.
 
-Seen caught: a first window that moves along, windows that overlap, the latest evaluation compared
-with the one before instead of the best, reward ignored in `length_bias` and `heldout_falls`, a sign
-said at every step, `stop` that only warns.
+Seen caught: a first window that moves along, the latest evaluation compared with the one before
+instead of the best, reward ignored in `length_bias` and in `heldout_falls`, a sign said at every
+step, `stop` that only warns.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """The guard between splits: planted leaks are found, procedural families are not accused.
 
-Seen caught: a fingerprint without the answer, shared wording compared, a task with another answer
-taken for the same, the system message compared, a rate of the train tasks, `>=` for more than the
-rate, MinHash at the very threshold, a minus dropped like a full stop.
+Seen caught: a task with another answer taken for the same, shared wording compared.
 """
 
 import sys
@@ -90,6 +88,15 @@ def test_another_answer_is_another_problem() -> None:
     assert not find_overlap(TRAIN, [replace(like, answer=99)]).near
     assert find_overlap(TRAIN, [replace(like, answer="3")]).near, "however it is written"
     assert find_overlap(TRAIN, [replace(like, answer=None)]).near
+
+
+def test_a_long_frame_makes_no_task_like_another() -> None:
+    frame = " ".join(WORDS)
+    tasks = [
+        Task(prompt=f"{frame}. {' '.join(Random(n).choices(WORDS, k=8))}", id=f"framed-{n}")
+        for n in range(60)
+    ]
+    assert not find_overlap(tasks[:50], tasks[50:]).near
 
 
 def test_what_the_system_says_to_all_is_not_compared() -> None:
