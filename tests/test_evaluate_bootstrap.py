@@ -1,7 +1,7 @@
 """The bootstrap over tasks: golden numbers, properties, and the coverage it promises.
 
 Seen caught: no correction for bias, its sign turned round, the acceleration doubled and with the
-wrong sign, ends swapped, trajectories drawn instead of tasks (`pooled`), ties counted as below.
+wrong sign, ties counted as below.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Comparing two evaluations: golden numbers, power, coverage, flips, and what cannot be paired.
 
-Seen caught: an unpaired difference, A less B, the sign of a flip, McNemar one-sided and mid-p, no
-pseudo-pairs, pseudo-pairs of a whole task each, a pair with a failure counted as lost, differences
-of other evaluations paired all the same, half of the unmatched counted, gained and lost swapped.
+Seen caught: A less B, McNemar one-sided and short of a term, no pseudo-pairs, pseudo-pairs of a
+whole task each, a pair with a failure counted as lost, other evaluations paired all the same, half
+of the unmatched counted, gained and lost swapped, Newcombe's ends mixed up, another threshold.
 """
 
 import json
