@@ -1,9 +1,8 @@
 """What steps made of tokens: kept, found again, bounded; and that the trainer keeps the right.
 
-Mutants seen caught: owners not turned into the store's ids; the oldest not removed, or the newest;
-later steps kept on resume; ratios of 1/ratio, one token off, or of the first look in place of the
-last; entropies in place of ratios; advantages kept for tokens that may not train; a failed group
-shifting the owners; keeping that changes weights.
+Mutants seen caught: owners not turned into the store's ids; the newest removed in place of the
+oldest; a later step kept on resume; ratios upside down; a failed group shifting the owners;
+advantages kept for tokens that may not train.
 """
 
 import tempfile

@@ -1,9 +1,8 @@
 """What a page holds of a run: rows, stories, what is left out, and what must not be seen.
 
-Mutants seen caught: secrets only looked for within a node; ids of hidden tokens kept; keys of JSON
-objects, metrics' texts or the config not redacted; short variables taken for keys; patterns joined
-without groups; age, credit or decisions of another group; a branch's shared tokens left out of its
-length; a limit that drops the first or the last group; pruned groups without a row.
+Mutants seen caught: a secret that spans nodes not found; ids of hidden tokens kept; keys of JSON
+objects not redacted; MONKEY taken for a key; a limit that drops the first group; credit of another
+sample.
 """
 
 import base64

@@ -1,7 +1,6 @@
 """The served page: for who knows the token, with what is new, and nothing that is secret.
 
-Mutants seen caught: a page, tables or a story without a token; another host's name taken; tables
-that never change, or change when nothing did; a group read again that cannot change any more.
+Mutants seen caught: a story without a token; any host's name taken; tables that never change.
 """
 
 import json

@@ -1,8 +1,7 @@
 """A frame of a run, live or over.
 
-Mutants seen caught: the interval taken over trajectories; a killed run called live, or a live one
-over; silence counted from the newest look; stuck ones last; the pace over one step too many;
-shares that add up to more than the whole; failures among the outcomes that are none.
+Mutants seen caught: silence counted from the newest look; a killed run called live; every outcome
+counted as a failure.
 """
 
 import io
