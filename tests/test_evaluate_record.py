@@ -2,8 +2,9 @@
 
 Seen caught: a broken trajectory that is complete, or whose group is; what is stored played again;
 another seed for what is played again; a changed key let through; a policy of the same name and
-other weights; a budget of all checked never, of one by `>`; tokens not cut to what is left; what was kept not counted as spent; a look at
-what has ended instead of the first tasks; what was played beyond the stop in the report.
+other weights; a budget of all checked never, of one by `>`; tokens not cut to what is left; what
+was kept not counted as spent; a look at what has ended instead of the first tasks; the whole width
+for half of it; what was played beyond the stop in the report.
 """
 
 import asyncio
