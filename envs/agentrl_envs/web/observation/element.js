@@ -181,7 +181,7 @@ function stateOf(element, role, most) {
   } else if (tag === "INPUT" || tag === "TEXTAREA") {
     if (element.type !== "submit" && element.type !== "button" && element.type !== "reset") {
       const value = element.type === "password" ? "•".repeat(element.value.length) : element.value;
-      if (value) state.value = typed(value, most);
+      if (value) state.value = typed(value, 4 * most);
       if (/^(password|date|time|color|email|month|week)$/.test(element.type)) {
         state.type = element.type;
       }

@@ -47,7 +47,7 @@ class Wants:
     max_characters: int = 16_000
     """Of each text; the rest is counted, not shown."""
     max_name_characters: int = 120
-    """Of one name, value or piece of text."""
+    """Of one name or piece of text; of what is in a field, four times as many."""
     boxes: bool = False
     """Say of every element in the tree where it is; otherwise only of drawn shapes and boxes
     without a name."""

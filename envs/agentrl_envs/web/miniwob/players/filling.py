@@ -77,7 +77,8 @@ def _(scene: Scene) -> Sequence[Action]:
 
 @plans("copy-paste", "copy-paste-2")
 def _(scene: Scene) -> Sequence[Action]:
-    *sources, target = fields(scene.first)
+    sources = [field for field in fields(scene.first) if field.has("multiline")]
+    target = next(field for field in fields(scene.first) if not field.has("multiline"))
     words = [word for word in scene.goal.split() if word in ORDINALS]
     source = sources[ORDINALS[words[0]] if words else 0]
     return [fill(target, source.value()), submit(scene.first)]
