@@ -20,7 +20,7 @@ from benchmarks.beside_trl.stepping import Stepping
 
 FUTURE_LOGGING_STEPS = 10_000
 BATCHING = {"page_size": 32, "num_blocks": 2048, "max_batch_tokens": 512}
-"""Of continuous batching: its own defaults are made for GPUs, and were ten times slower."""
+"""Of continuous batching, whose own defaults are made for GPUs; not measured here."""
 
 
 class Guessing(game.Host):
