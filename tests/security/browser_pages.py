@@ -21,7 +21,7 @@ ASKING: Mapping[str, str] = {
     "frame": "add('iframe', {src: '$PLANE/frame'})",
     "file-frame": "add('iframe', {src: 'file:///etc/passwd'})",
     "data-frame": "add('iframe', {src: \"data:text/html,<script>fetch('$PLANE/data', "
-    "{mode:'no-cors'})</script>\"})",
+    "{mode:'no-cors'})<\\/script>\"})",
     "object": "add('object', {data: '$PLANE/object'})",
     "media": "add('video', {src: '$PLANE/media', autoplay: true})",
     "event-source": "new EventSource('$PLANE/events')",

@@ -120,8 +120,12 @@ class BrowserPool:
             try:
                 visit = await browser.open(screen)
             except EnvError:
-                self._in_background(self._look_after(browser))
-                raise
+                await self._look_after(browser)
+                if browser.alive:
+                    raise
+                # It was dead, and nobody had noticed.
+                browser = await self._running(slot)
+                visit = await browser.open(screen)
         browser.visits.add(visit)
         browser.served += 1
         self._homes[visit] = browser
