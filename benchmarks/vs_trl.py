@@ -12,8 +12,8 @@ threads and allocator are the same. Each contender has a process of its own, and
 steps in turns; the first step of each is not measured. A step is everything from the end of the one
 before: rollout, training, and for agentrl the record on disk and TensorBoard, which it always
 writes. TRL writes no checkpoints and logs nothing. For TRL 8, 16, 32 and 64 rows per pass
-made no difference in the first task, and 64 is taken in both; it generates with `model.generate`, and
-its continuous batching was not tried here. Of a prompt, system message and tool are the
+made no difference in the first task, and 64 is taken in both; it generates with `model.generate`,
+and its continuous batching was not tried here. Of a prompt, system message and tool are the
 same for all tasks, as they usually are, and agentrl computes what is alike in one pass only once;
 `agentrl, a group per pass` spares it nothing but what the eight games of a group share.
 
