@@ -9,28 +9,18 @@ stragglers leave idle.
 
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import MADE, agentrl
 from benchmarks.harness import Benchmark, parser
 
-CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
-TIMEOUT_S = 1800
 MODES = {
     "sync": {},
     "partial": {"rollout.over_provision": "1.5"},
     "async": {"rollout.max_staleness": "1"},
 }
-
-
-def agentrl(command: str, keys: dict[str, str]) -> None:
-    """Run an `agentrl` command on the quickstart's config in a process of its own."""
-    options = [f"{key}={value}" for key, value in keys.items()]
-    line = [sys.executable, "-m", "agentrl.cli", command, str(CONFIG), *options]
-    subprocess.run(line, check=True, timeout=TIMEOUT_S, stderr=subprocess.DEVNULL)
 
 
 def first_policy(folder: Path) -> Path:
@@ -48,8 +38,7 @@ def run(mode: str, policy: Path, folder: Path, *, number: int, steps: int) -> di
         "run.steps": str(steps),
         "run.seed": str(number),
         "policy.path": str(policy),
-        "policy.make": "null",
-        "warmstart": "null",
+        **MADE,
         "rollout.mode": mode,
     }
     agentrl("train", keys | MODES[mode])

@@ -5,23 +5,18 @@ which. The table of `docs/results.md` is printed last, as Markdown.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import agentrl
 from benchmarks.harness import Benchmark, parser
-
-CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
-TIMEOUT_S = 1800
 
 
 def run(seed: int, folder: Path) -> dict[str, Any]:
     """Train with one seed and return the run's summary."""
-    keys = [f"run.folder={folder}", f"run.name=seed-{seed}", f"run.seed={seed}"]
-    command = [sys.executable, "-m", "agentrl.cli", "train", str(CONFIG), *keys]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S, stderr=subprocess.DEVNULL)
+    keys = {"run.folder": str(folder), "run.name": f"seed-{seed}", "run.seed": str(seed)}
+    agentrl("train", keys)
     return json.loads((folder / f"seed-{seed}" / "summary.json").read_text())
 
 

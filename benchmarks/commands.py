@@ -1,0 +1,19 @@
+"""A command of `agentrl` in a process of its own, for benchmarks that are whole runs."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+QUICKSTART = CONFIGS / "quickstart.yaml"
+TIMEOUT_S = 3600
+MADE = {"policy.make": "null", "warmstart": "null"}
+"""Keys of a run that trains from a policy that is there: add `policy.path`."""
+
+
+def agentrl(command: str, keys: Mapping[str, str], config: Path = QUICKSTART) -> None:
+    """Run `agentrl COMMAND` on a config with some keys changed; raise if it fails."""
+    options = [f"{key}={value}" for key, value in keys.items()]
+    line = [sys.executable, "-m", "agentrl.cli", command, str(config), *options]
+    subprocess.run(line, check=True, timeout=TIMEOUT_S, stderr=subprocess.DEVNULL)
