@@ -89,7 +89,7 @@ def test_a_file_says_all_that_is_wrong_with_it_at_once(tmp_path: Path) -> None:
         'x.yaml:2: run.seed is "7", wanted a whole number, at least 0; write it without quotes '
         "(seed: Every random choice of the run derives from it.)",
         "x.yaml:4: rollout.grup_size is not a key; did you mean rollout.group_size? "
-        "Keys of rollout: alarms, branching, concurrency, ",
+        "Keys of rollout: alarms, backlog, branching, ",
         "x.yaml:5: rollout.max_turns is 2.5, wanted a whole number, more than 0 "
         "(max_turns: Policy messages per trajectory.)",
         "x.yaml:6: learn.correction.name is tsi, wanted one of",

@@ -12,7 +12,8 @@ the engine not resumed; closing without waiting; one seed per group; windows tha
 no grace; router weights not returned, homes not kept; one segment too many; truncated as failed;
 a branch queued behind what has not begun, still waiting after its end, kept when it is too old or
 surplus, without its parent's age, with an attempt number twice; branches to come taking no room;
-a backlog ignored, one batch short, blind to what is held, or let in where nothing runs ahead.
+a backlog ignored, one batch short, blind to what is held, counting it as a batch, or let in where
+nothing runs ahead.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """The matrix of methods: what it asks of a run, and what it reads out of one.
 
-Mutants seen caught: PLACEHOLDER
+Mutants seen caught: a cost without its last step, a bar that must be passed; ages not weighed by
+tokens; a fixed number of tasks; staleness without its backlog; a finished cell of other length
+taken; UI-S1 with a turn's own reward; one config with another learning rate.
 """
 
 import json

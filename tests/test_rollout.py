@@ -2,7 +2,7 @@
 
 Mutants seen caught: reward of the last turn only; `ended` always true; budget not reduced after an
 abort; a failure scored 0; the environment closed only on success; no retry; retry with a new seed;
-entropies kept in an evaluation.
+entropies kept in an evaluation; calls counted per message of a reply, or one per reply.
 """
 
 import asyncio
