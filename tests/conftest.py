@@ -13,6 +13,7 @@ import os
 # inherit it: on two cores, processes with one thread each beat processes with two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,12 @@ def missing_peer(name: str) -> str:
     return "" if place.is_dir() else f"{place} is not there; tests/peers.sh {name} builds it"
 
 
+def missing_vllm() -> str:
+    """Return why vLLM cannot be imported here, or an empty string."""
+    found = importlib.util.find_spec("vllm") is not None
+    return "" if found else "vLLM is not installed; docs/vllm.md says how to run its tests"
+
+
 PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -92,6 +99,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     **{name: partial(missing_peer, name) for name in PEERS},
+    "vllm": cache(missing_vllm),
 }
 """Marks that stand for a part of the system, and what says why it is missing."""
 

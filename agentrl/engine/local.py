@@ -18,6 +18,7 @@ from types import TracebackType
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.engine.asked import check_id, check_request, check_vocabulary
 from agentrl.engine.decoder import Capacity, Segment, open_decoder
 from agentrl.engine.flight import Flight
 from agentrl.engine.noise import uniforms
@@ -121,7 +122,13 @@ class LocalEngine:
         the engine is closed or broken.
         """
         self._check_usable()
-        self._check(request)
+        check_request(
+            request,
+            context_tokens=self._capacity.context_tokens,
+            vocabulary=self._decoder.vocabulary,
+            in_flight=self._flights,
+            reads_text=self._decode is not None,
+        )
         flight = Flight(
             request,
             asyncio.get_running_loop().create_future(),
@@ -397,33 +404,6 @@ class LocalEngine:
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
 
-    def _check(self, request: GenerateRequest) -> None:
-        """Raise `ValueError` where a request cannot be served, before it is taken."""
-        context = self._capacity.context_tokens
-        if not 0 < len(request.prompt) < context:
-            raise ValueError(
-                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves nothing "
-                f"to sample in a context of engine.context_tokens={context}; shorten the prompt or "
-                "raise engine.context_tokens"
-                if request.prompt
-                else f"request {request.id!r}: the prompt is empty; give at least one token"
-            )
-        if request.max_new_tokens < 1:
-            raise ValueError(
-                f"request {request.id!r}: max_new_tokens must be 1 or more, "
-                f"got {request.max_new_tokens}"
-            )
-        if request.id in self._flights:
-            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
-        if request.images:
-            raise ValueError(f"request {request.id!r}: the local engine takes no images")
-        if request.stop_strings and self._decode is None:
-            raise ValueError(
-                f"request {request.id!r} has stop strings, and the engine cannot read text; give "
-                "LocalEngine(decode=tokenizer.decode)"
-            )
-        self._check_vocabulary(request, request.prompt)
-
     def _check_score(self, request: ScoreRequest) -> None:
         """Raise `ValueError` where tokens cannot be scored, before the request is taken."""
         context, tokens = self._capacity.context_tokens, request.prompt + request.token_ids
@@ -433,22 +413,5 @@ class LocalEngine:
                 f"{len(request.prompt)} are to be scored; give at least one of each, and no more "
                 f"than engine.context_tokens={context} together"
             )
-        if request.id in self._flights:
-            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
-        self._check_vocabulary(request, tokens)
-
-    def _check_vocabulary(
-        self, request: GenerateRequest | ScoreRequest, tokens: tuple[int, ...]
-    ) -> None:
-        size = self._decoder.vocabulary
-        for token in (min(tokens), max(tokens)):
-            if 0 <= token < size:
-                continue
-            raise ValueError(
-                f"request {request.id!r}: token {token} is not in the model's vocabulary of {size}"
-            )
-        if not 0 <= request.top_logprobs <= size:
-            raise ValueError(
-                f"request {request.id!r}: top_logprobs must be within [0, {size}], "
-                f"got {request.top_logprobs}"
-            )
+        check_id(request.id, self._flights)
+        check_vocabulary(request, tokens, self._decoder.vocabulary)

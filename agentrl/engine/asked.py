@@ -1,0 +1,63 @@
+"""What an engine can be asked: checked before a request is taken, with the numbers in the error."""
+
+from collections.abc import Container
+
+from agentrl.policy import GenerateRequest, ScoreRequest
+
+
+def check_request(
+    request: GenerateRequest,
+    *,
+    context_tokens: int,
+    vocabulary: int,
+    in_flight: Container[str],
+    reads_text: bool,
+    takes_images: bool = False,
+) -> None:
+    """Raise `ValueError` for a request that cannot be served."""
+    if not 0 < len(request.prompt) < context_tokens:
+        raise ValueError(
+            f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves nothing "
+            f"to sample in a context of engine.context_tokens={context_tokens}; shorten the prompt "
+            "or raise engine.context_tokens"
+            if request.prompt
+            else f"request {request.id!r}: the prompt is empty; give at least one token"
+        )
+    if request.max_new_tokens < 1:
+        raise ValueError(
+            f"request {request.id!r}: max_new_tokens must be 1 or more, "
+            f"got {request.max_new_tokens}"
+        )
+    check_id(request.id, in_flight)
+    if request.images and not takes_images:
+        raise ValueError(f"request {request.id!r}: the engine takes no images")
+    if request.stop_strings and not reads_text:
+        raise ValueError(
+            f"request {request.id!r} has stop strings, and the engine cannot read text; make it "
+            "with decode=tokenizer.decode"
+        )
+    check_vocabulary(request, request.prompt, vocabulary)
+
+
+def check_id(id: str, in_flight: Container[str]) -> None:
+    """Raise `ValueError` for an id that is taken."""
+    if id in in_flight:
+        raise ValueError(f"request {id!r} is in flight already; give each its own id")
+
+
+def check_vocabulary(
+    request: GenerateRequest | ScoreRequest, tokens: tuple[int, ...], vocabulary: int
+) -> None:
+    """Raise `ValueError` for a token or a number of alternatives that the model does not have."""
+    for token in (min(tokens), max(tokens)):
+        if 0 <= token < vocabulary:
+            continue
+        raise ValueError(
+            f"request {request.id!r}: token {token} is not in the model's vocabulary of "
+            f"{vocabulary}"
+        )
+    if not 0 <= request.top_logprobs <= vocabulary:
+        raise ValueError(
+            f"request {request.id!r}: top_logprobs must be within [0, {vocabulary}], "
+            f"got {request.top_logprobs}"
+        )

@@ -1,0 +1,144 @@
+"""vLLM itself, in this process, one step at a time. One thread at a time may call it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agentrl.engine.flight import Flight
+from agentrl.engine.sampling import Pick
+from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.weights import Weights, read_weights
+from agentrl.errors import ConfigError, EngineError
+
+# Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
+# between two steps is ours to decide.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One token of one request."""
+
+    name: str
+    pick: Pick
+    cached_tokens: int
+    """Of the request's prompt."""
+
+
+class Core:
+    """The synchronous engine."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        """Load the model. Raises `ConfigError` where vLLM is missing or refuses its arguments."""
+        try:
+            from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
+            from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ConfigError(
+                f"engine.kind is vllm, and vLLM cannot be imported ({error}); install "
+                "agentrl[vllm] on a machine with a GPU, or see docs/vllm.md for its CPU build"
+            ) from error
+        from agentrl.engine.vllm import draws
+
+        self._draws = draws
+        cpu = not torch.cuda.is_available()
+        arguments: dict[str, Any] = {
+            "model": str(settings.model),
+            "dtype": settings.dtype,
+            "max_model_len": settings.context_tokens,
+            "max_num_seqs": settings.slots,
+            "max_num_batched_tokens": settings.prefill_tokens,
+            "enable_prefix_caching": settings.prefix_cache,
+            "enforce_eager": settings.enforce_eager or cpu,
+            "skip_tokenizer_init": True,
+            "logits_processors": [draws.Draws],
+            # A step then ends with the tokens it computed, and weights never change inside one.
+            "async_scheduling": False,
+            "disable_log_stats": True,
+            "seed": 0,
+            **({"distributed_executor_backend": "uni"} if cpu else {}),
+            **settings.options,
+        }
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"vLLM does not take its arguments {arguments}: {error}") from error
+        config: Any = self._engine.model_config
+        self.vocabulary = int(config.get_vocab_size())
+
+    def add(self, name: str, flight: Flight) -> None:
+        """Take a request; its tokens are drawn by `Draws`."""
+        from vllm.sampling_params import (  # pyright: ignore[reportMissingImports]
+            SamplingParams,
+        )
+
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=flight.max_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={self._draws.KEY: name},
+        )
+        self._draws.FLIGHTS[name] = flight
+        self._engine.add_request(name, {"prompt_token_ids": list(flight.context)}, params)
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Forget requests, whatever they are doing."""
+        self._engine.abort_request(list(names))
+        for name in names:
+            self._draws.FLIGHTS.pop(name, None)
+            self._draws.PICKS.pop(name, None)
+
+    def step(self) -> list[Drawn]:
+        """Compute once, and return the tokens that came of it."""
+        found: list[Drawn] = []
+        for output in self._engine.step():
+            name = output.request_id
+            flight = self._draws.FLIGHTS.get(name)
+            if flight is None or not output.outputs:
+                continue
+            pick = self._draws.PICKS.pop(name, None)
+            sampled = output.outputs[0].token_ids
+            if pick is None or not sampled or sampled[-1] != pick.token:
+                raise EngineError(
+                    f"request {flight.request.id!r}: vLLM says token {list(sampled)[-1:]} came "
+                    f"next, and {pick} was drawn; its sampler did not do as it was told"
+                )
+            found.append(Drawn(name, pick, output.num_cached_tokens or 0))
+        return found
+
+    def load(self, weights: Weights) -> None:
+        """Take new weights in place, and forget every cached key.
+
+        Requests go on: what they have is computed again.
+        """
+        rpc = self._engine.collective_rpc
+        rpc("reload_weights", kwargs={"weights_iterator": [*read_weights(weights).items()]})
+        rpc(_repack_head)
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+
+    def close(self) -> None:
+        """Release the model."""
+        self.drop([*self._draws.FLIGHTS])
+        self._engine.engine_core.shutdown()
+
+
+def _repack_head(worker: Any) -> None:
+    """Pack a tied head again, which vLLM's CPU build leaves as it was when weights change.
+
+    Without it log-probs are silently wrong by nats. Elsewhere there is nothing to do.
+    """
+    model: Any = worker.get_model()
+    config: Any = worker.model_config.hf_text_config
+    if not getattr(config, "tie_word_embeddings", False) or torch.cuda.is_available():
+        return
+    from vllm.model_executor.layers.utils import (  # pyright: ignore[reportMissingImports]
+        dispatch_cpu_unquantized_gemm,
+    )
+
+    dispatch_cpu_unquantized_gemm(model.lm_head, remove_weight=False)

@@ -1,0 +1,237 @@
+"""vLLM behind agentrl's contract: vLLM computes, agentrl draws, and versions are stamped here.
+
+vLLM runs in this process and is stepped by a task that exists only while there is something to
+compute. A step runs in a thread; requests join and leave, and weights change, between two steps,
+so a token's version is that of the weights whose logits it was drawn from.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+from agentrl.engine.asked import check_request
+from agentrl.engine.flight import Flight
+from agentrl.engine.stopping import Decode, ends_with_stop
+from agentrl.engine.vllm.core import Core, Drawn
+from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.weights import Weights
+from agentrl.errors import AgentrlError, EngineError, blame
+from agentrl.policy import Completion, FinishReason, GenerateRequest
+
+T = TypeVar("T")
+
+
+class VllmEngine:
+    """Samples many turns at once with vLLM. All calls belong to one event loop at a time."""
+
+    def __init__(
+        self, settings: VllmSettings, *, decode: Decode | None = None, version: int = 0
+    ) -> None:
+        """Load the model; `decode` turns token ids into text and is needed for stop strings."""
+        self._settings = settings
+        self._core = Core(settings)
+        self._decode = decode
+        self._version = version
+        self._flights: dict[str, Flight] = {}
+        self._names: dict[str, str] = {}
+        """The name each flight has in vLLM: an id may come again before vLLM has let go of it."""
+        self._fresh: list[str] = []
+        self._gone: list[str] = []
+        self._requests = 0
+        self._loop: asyncio.Task[None] | None = None
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(
+            1, thread_name_prefix="agentrl-vllm"
+        )
+        self._turn = asyncio.Lock()
+        self._open = True
+        self._paused = False
+        self._broken: EngineError | None = None
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now loaded."""
+        return self._version
+
+    @property
+    def in_flight(self) -> tuple[Flight, ...]:
+        """Return the requests that are not answered yet."""
+        return tuple(self._flights.values())
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn. Cancelling the caller frees the request and returns nothing.
+
+        Raises `ValueError` for a request that cannot be served, `EngineError` when the engine is
+        closed or broken.
+        """
+        self._check_usable()
+        check_request(
+            request,
+            context_tokens=self._settings.context_tokens,
+            vocabulary=self._core.vocabulary,
+            in_flight=self._names,
+            reads_text=self._decode is not None,
+        )
+        self._requests += 1
+        flight = Flight(
+            request,
+            asyncio.get_running_loop().create_future(),
+            self._requests,
+            min(request.max_new_tokens, self._settings.context_tokens - len(request.prompt)),
+        )
+        name = f"{self._requests}"
+        self._flights[name] = flight
+        self._names[request.id] = name
+        self._fresh.append(name)
+        self._wake()
+        try:
+            return await flight.reply
+        finally:
+            self._forget(name)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        if (name := self._names.get(request_id)) is not None:
+            self._end(name, "aborted")
+
+    async def pause(self) -> None:
+        """End every request in flight as aborted and hold new ones back until `resume`."""
+        self._paused = True
+        self._end_all()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._paused = False
+        self._wake()
+
+    async def load(self, weights: Weights, version: int) -> None:
+        """Take new weights (a state dict with Hugging Face names, or a folder of safetensors).
+
+        Requests in flight go on: what they have is computed again under the new weights, and their
+        next tokens carry the new version. Weights that vLLM refuses break the engine.
+        """
+        self._check_usable()
+        async with self._turn:
+            try:
+                with blame(EngineError, "vLLM's new weights"):
+                    await self._in_thread(lambda: self._core.load(weights))
+            except AgentrlError as error:
+                self._break(error)
+                raise
+            self._version = version
+
+    async def close(self) -> None:
+        """End every request as aborted and release the model. Idempotent."""
+        self._open = False
+        self._end_all()
+        if self._loop is not None and not self._loop.done():
+            await asyncio.wait([self._loop])
+        async with self._turn:
+            if self._thread is not None:
+                await self._in_thread(self._core.close)
+                self._thread.shutdown()
+                self._thread = None
+
+    async def __aenter__(self) -> "VllmEngine":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        idle = self._loop is None or self._loop.done()
+        if idle and self._flights and not self._paused:
+            self._loop = asyncio.get_running_loop().create_task(self._run(), name="agentrl-vllm")
+
+    async def _run(self) -> None:
+        """Step until nothing is left to compute. Whatever happens, nobody is left waiting."""
+        try:
+            while self._flights and not self._paused:
+                with blame(EngineError, "vLLM's step"):
+                    await self._step()
+        except AgentrlError as error:
+            self._break(error)
+        except asyncio.CancelledError:
+            self._end_all()
+            raise
+
+    async def _step(self) -> None:
+        async with self._turn:
+            gone, self._gone = self._gone, []
+            fresh, self._fresh = [n for n in self._fresh if n in self._flights], []
+            flights = [(name, self._flights[name]) for name in fresh]
+
+            def step() -> list[Drawn]:
+                self._core.drop(gone)
+                for name, flight in flights:
+                    self._core.add(name, flight)
+                return self._core.step()
+
+            for drawn in await self._in_thread(step):
+                self._take(drawn)
+
+    def _take(self, drawn: Drawn) -> None:
+        if (flight := self._flights.get(drawn.name)) is None:
+            return  # it was ended while the step was under way
+        if flight.cached_tokens is None:
+            flight.cached_tokens = drawn.cached_tokens
+        flight.take(drawn.pick, version=self._version)
+        if (finish := self._finish(flight)) is not None:
+            self._end(drawn.name, finish)
+
+    def _finish(self, flight: Flight) -> FinishReason | None:
+        request = flight.request
+        if flight.context[-1] in request.stop_token_ids:
+            return "stop"
+        stops, decode = request.stop_strings, self._decode
+        if stops and decode is not None and ends_with_stop(flight.new_tokens, stops, decode):
+            return "stop"
+        return "length" if len(flight.logprobs) >= flight.max_tokens else None
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        if self._thread is None:
+            raise EngineError("the engine is closed; make a new one")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _end(self, name: str, finish: FinishReason) -> None:
+        flight = self._flights[name]
+        self._forget(name)
+        flight.end(finish)
+
+    def _end_all(self) -> None:
+        for name in list(self._flights):
+            self._end(name, "aborted")
+
+    def _forget(self, name: str) -> None:
+        """Let go of a request now; vLLM hears of it before its next step."""
+        if (flight := self._flights.pop(name, None)) is None:
+            return
+        if self._names.get(flight.request.id) == name:
+            del self._names[flight.request.id]
+        self._gone.append(name)
+
+    def _break(self, error: AgentrlError) -> None:
+        self._broken = EngineError(f"{error}; the engine is broken, make a new one")
+        self._broken.__cause__ = error
+        for name, flight in list(self._flights.items()):
+            self._forget(name)
+            if not flight.reply.done():
+                flight.reply.set_exception(EngineError(str(error)))
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
