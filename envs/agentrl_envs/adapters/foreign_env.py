@@ -36,9 +36,7 @@ class ForeignEpisode:
         """Return what the episode's world answers; `EnvError` for anything that goes wrong."""
         if self._host is None:
             raise RuntimeError("no episode is running; await env.reset() first")
-        return await self._host.ask(
-            method, params, timeout_s=self.timeout_s, session=self._session
-        )
+        return await self._host.ask(method, params, timeout_s=self.timeout_s, session=self._session)
 
     async def fork(self) -> Self:
         """Return a copy of the episode: its process, forked."""

@@ -14,7 +14,7 @@ BLOB_BYTES_MAX = 2**30
 FIGURES_MAX = 4
 FIGURE_BYTES_MAX = 2**20
 """Of the images that one cell may return."""
-START_S = 10.0
+START_S = 20.0
 """How long an interpreter may take to start or to fork; both ends of a channel go by it."""
 
 
