@@ -3,12 +3,17 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 
 from agentrl.env import Env, Observation, say
+from agentrl.errors import EnvError, RolloutError, blame
 from agentrl.gold import GoldEpisode, play_gold
 from agentrl.seeds import derive
 from agentrl.task import Task
+
+ATTEMPTS = 3
+"""How often an episode is played whose world breaks; a wrong player breaks it each time."""
 
 
 async def demonstrate(
@@ -23,7 +28,8 @@ async def demonstrate(
     """Return one conversation per task, in the order of the tasks.
 
     A `guess_fraction` of them, chosen by `seed`, answers at once with the most frequent answer of
-    all: a player that knows what an answer looks like and does not use its tools.
+    all: a player that knows what an answer looks like and does not use its tools. An episode that
+    breaks is played again; raises `RolloutError` for one that breaks every time.
     """
     free = asyncio.Semaphore(concurrency)
     random = Random(derive(seed, "guesses"))
@@ -32,15 +38,7 @@ async def demonstrate(
 
     async def one(task: Task, guess: str | None) -> GoldEpisode:
         async with free:
-            env = make_env()
-            try:
-                if guess is None:
-                    episode = await play_gold(env, task)
-                else:
-                    opening, _ = await env.reset(seed=task.seed, options={"task": task})
-                    episode = _guessed(task, opening, guess)
-            finally:
-                await env.close()
+            episode = await _played(make_env, task, guess)
         on_episode()
         return episode
 
@@ -49,6 +47,24 @@ async def demonstrate(
             group.create_task(one(task, guess)) for task, guess in zip(tasks, guesses, strict=True)
         ]
     return [task.result() for task in running]
+
+
+async def _played(make_env: Callable[[], Env], task: Task, guess: str | None) -> GoldEpisode:
+    for _ in range(ATTEMPTS - 1):
+        with suppress(RolloutError):
+            return await _played_once(make_env(), task, guess)
+    return await _played_once(make_env(), task, guess)
+
+
+async def _played_once(env: Env, task: Task, guess: str | None) -> GoldEpisode:
+    try:
+        with blame(EnvError, f"the demonstration of task {task.id!r}"):
+            if guess is None:
+                return await play_gold(env, task)
+            opening, _ = await env.reset(seed=task.seed, options={"task": task})
+            return _guessed(task, opening, guess)
+    finally:
+        await env.close()
 
 
 def _guessed(task: Task, opening: Observation, guess: str) -> GoldEpisode:

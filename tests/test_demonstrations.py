@@ -1,0 +1,82 @@
+"""Demonstrations, and worlds that break while they are made.
+
+Mutants seen caught: no second attempt; one attempt more; the world of a broken attempt left open.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from agentrl.env import Action, BaseEnv, Info, Observation, Step, say
+from agentrl.errors import EnvError
+from agentrl.message import Message
+from agentrl.rollout.demonstrations import ATTEMPTS, demonstrate
+from agentrl.task import Split, Task
+
+TASKS = [Task(prompt=f"say {n}", answer=str(n)) for n in range(6)]
+
+
+class Brittle(BaseEnv):
+    """Breaks the first `breaks` times that the third task is opened."""
+
+    def __init__(self, opened: list[str], *, breaks: int) -> None:
+        self.opened = opened
+        self.breaks = breaks
+        self.is_open = False
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
+        del split, seed
+        return TASKS
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        del seed
+        self.is_open = True
+        task: Task = (options or {})["task"]
+        self.opened.append(task.id)
+        if task is TASKS[2] and self.opened.count(task.id) <= self.breaks:
+            raise OSError("the page is gone")
+        return Observation(task.messages, tools=()), {}
+
+    async def step(self, action: Action) -> Step:
+        del action
+        return Observation(()), 1.0, True, False, {}
+
+    def gold(self, task: Task, seen: Sequence[Message]) -> Action:
+        del seen
+        return say(str(task.answer))
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+async def shown(breaks: int, *, guess_fraction: float = 0.0) -> tuple[list[str], list[Brittle]]:
+    opened: list[str] = []
+    made: list[Brittle] = []
+
+    def make() -> Brittle:
+        made.append(Brittle(opened, breaks=breaks))
+        return made[-1]
+
+    episodes = await demonstrate(make, TASKS, guess_fraction=guess_fraction, seed=0, concurrency=2)
+    assert [episode.task for episode in episodes] == TASKS
+    assert not any(env.is_open for env in made)
+    return opened, made
+
+
+@pytest.mark.parametrize("guess_fraction", [0.0, 1.0])
+async def test_an_episode_whose_world_breaks_is_played_again(guess_fraction: float) -> None:
+    opened, made = await shown(ATTEMPTS - 1, guess_fraction=guess_fraction)
+    assert opened.count(TASKS[2].id) == ATTEMPTS
+    assert len(made) == len(TASKS) + ATTEMPTS - 1
+
+
+async def test_one_that_breaks_every_time_says_which_and_why() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        await shown(ATTEMPTS)
+    (error,) = raised.value.exceptions
+    assert isinstance(error, EnvError)
+    assert TASKS[2].id in str(error)
+    assert "the page is gone" in str(error)
