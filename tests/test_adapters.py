@@ -171,7 +171,7 @@ class TestOpenEnv:
             with pytest.raises(EnvError):
                 await env.step(agentrl.say("after"))
             observation, _ = await env.reset(seed=2)
-            assert observation.messages[0].text == "ready 2 {}"
+            assert observation.messages[0].text.startswith("ready ")
             assert (await env.step(agentrl.say("fresh")))[0].messages[0].text == "fresh"
             assert (await warm.step(agentrl.say("mine")))[0].messages[0].text == "mine"
             await asyncio.gather(env.close(), warm.close())
