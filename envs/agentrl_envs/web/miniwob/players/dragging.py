@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agentrl.env import Action, call
+from agentrl.env import Action
 from agentrl_envs.web.miniwob.players.clicking import fits
 from agentrl_envs.web.miniwob.players.scene import (
     Scene,
@@ -20,7 +20,7 @@ _WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 @plans("drag-box")
 def _(scene: Scene) -> Sequence[Action]:
     small, large = scene.first.find("generic", "s"), scene.first.find("generic", "L")
-    return [call("drag", source_id=small.id, target_id=large.id), submit(scene.first)]
+    return [drag_at(small.at, large.at), submit(scene.first)]
 
 
 @plans("drag-circle", "drag-single-shape")

@@ -236,12 +236,15 @@ def _(scene: Scene) -> Action:
 
 
 def _labelled(page: Page) -> list[tuple[str, Node]]:
-    """Return the fields with the text before each."""
+    """Return the fields with the text before each; after each where a field comes first."""
     label, pairs = "", list[tuple[str, Node]]()
-    for node in page.nodes:
+    nodes = [node for node in page.nodes if node.role in ("textbox", "text")]
+    if nodes and nodes[0].role == "textbox" and not nodes[0].name:
+        nodes.reverse()
+    for node in nodes:
         if node.role == "textbox":
             pairs.append((node.name or label, node))
-        elif node.role == "text":
+        else:
             label = node.name
     return pairs
 
