@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from agentrl.engine.noise import stream
 from agentrl.engine.sampling import Pick
+from agentrl.engine.stopping import Decode, ends_with_stop
 from agentrl.policy import Completion, FinishReason, GenerateRequest
 
 TopLogprobs = tuple[tuple[int, float], ...]
@@ -57,6 +58,15 @@ class Flight:
             self.top_logprobs.append(pick.top)
         if self.request.entropies:
             self.entropies.append(pick.entropy)
+
+    def finish(self, decode: Decode | None) -> FinishReason | None:
+        """Return why it is complete with its last token, or None; `decode` reads stop strings."""
+        if self.context[-1] in self.request.stop_token_ids:
+            return "stop"
+        stops = self.request.stop_strings
+        if stops and decode is not None and ends_with_stop(self.new_tokens, stops, decode):
+            return "stop"
+        return "length" if len(self.logprobs) >= self.max_tokens else None
 
     def begin_again(self) -> None:
         """Go on under new weights: what is sampled stays."""

@@ -25,7 +25,7 @@ from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import sample
 from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.slots import Slot, place
-from agentrl.engine.stopping import Decode, ends_with_stop
+from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
@@ -348,7 +348,7 @@ class LocalEngine:
         self._sampled += len(due)
         for flight, pick in zip(due, picks, strict=True):
             flight.take(pick, version=self._version)
-            if (finish := self._finish(flight)) is not None:
+            if (finish := flight.finish(self._decode)) is not None:
                 self._end(flight, finish)
 
     def _score(self, flight: ScoreFlight, logits: torch.Tensor) -> None:
@@ -356,15 +356,6 @@ class LocalEngine:
         self._scored += len(logits)
         if flight.is_done:
             self._end(flight, "stop")
-
-    def _finish(self, flight: Flight) -> FinishReason | None:
-        request = flight.request
-        if flight.context[-1] in request.stop_token_ids:
-            return "stop"
-        stops, decode = request.stop_strings, self._decode
-        if stops and decode is not None and ends_with_stop(flight.new_tokens, stops, decode):
-            return "stop"
-        return "length" if len(flight.logprobs) >= flight.max_tokens else None
 
     # --- ends -------------------------------------------------------------------------------------
 

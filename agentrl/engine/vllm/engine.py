@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from agentrl.engine.asked import check_request
 from agentrl.engine.flight import Flight
-from agentrl.engine.stopping import Decode, ends_with_stop
+from agentrl.engine.stopping import Decode
 from agentrl.engine.vllm.core import Core, Drawn
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import Weights
@@ -184,17 +184,8 @@ class VllmEngine:
         if flight.cached_tokens is None:
             flight.cached_tokens = drawn.cached_tokens
         flight.take(drawn.pick, version=self._version)
-        if (finish := self._finish(flight)) is not None:
+        if (finish := flight.finish(self._decode)) is not None:
             self._end(drawn.name, finish)
-
-    def _finish(self, flight: Flight) -> FinishReason | None:
-        request = flight.request
-        if flight.context[-1] in request.stop_token_ids:
-            return "stop"
-        stops, decode = request.stop_strings, self._decode
-        if stops and decode is not None and ends_with_stop(flight.new_tokens, stops, decode):
-            return "stop"
-        return "length" if len(flight.logprobs) >= flight.max_tokens else None
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         if self._thread is None:
