@@ -20,7 +20,8 @@ from agentrl.testing.engine import check_engine
 if TYPE_CHECKING:
     from agentrl.engine.vllm import VllmEngine
 
-pytestmark = pytest.mark.vllm
+# vLLM and what it imports warn of each other.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 VOCABULARY = 512
 CONTEXT_TOKENS = 128
