@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +91,23 @@ def view(browser: "Browser", file: Path) -> "Iterator[Page]":
 def goto(view: "Page", place: str, selector: str) -> None:
     view.evaluate(f"location.hash = '#/{place}'")
     view.wait_for_selector(selector)
+    settle(view)
+
+
+def settle(view: "Page") -> None:
+    """Wait until what was drawn last also listens: that comes a frame later, or two."""
+    view.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 250)))")
+
+
+def until(view: "Page", expression: str, arg: object = None) -> None:
+    """Wait until an expression holds in the page.
+
+    Playwright's own waiting evaluates text inside the page, which the page's policy forbids.
+    """
+    deadline = monotonic() + 30
+    while not view.evaluate(expression, arg):
+        assert monotonic() < deadline, f"never came true: {expression}"
+        view.wait_for_timeout(20)
 
 
 def text(view: "Page", selector: str) -> str:
@@ -103,7 +120,7 @@ def rows(view: "Page") -> list[str]:
 
 def found(view: "Page", words: str) -> None:
     """Wait until the table says how many it has found."""
-    view.wait_for_function("want => document.querySelector('.found').innerText === want", arg=words)
+    until(view, "want => document.querySelector('.found').innerText === want", arg=words)
 
 
 @pytest.mark.chromium
@@ -194,7 +211,7 @@ def test_a_trajectory_shows_what_was_said_and_its_picture(view: "Page") -> None:
     assert "I call the tool" in said
     assert "multiply" in said
     goto(view, "trajectory/35", ".messages .assistant")
-    view.wait_for_function("document.querySelector('.main').innerText.includes('ZeroDivision')")
+    until(view, "document.querySelector('.main').innerText.includes('ZeroDivision')")
     assert "failed tool" in text(view, "aside")
 
 
@@ -226,8 +243,8 @@ def test_tokens_are_coloured_and_say_their_numbers(view: "Page") -> None:
     assert facts["age"] == "1"
     view.focus(".tokens")
     view.keyboard.press("ArrowLeft")
-    view.wait_for_function(
-        "want => document.querySelector('.token-facts dd').innerText === want", arg=str(place)
+    until(
+        view, "want => document.querySelector('.token-facts dd').innerText === want", arg=str(place)
     )
 
 
@@ -235,12 +252,15 @@ def test_tokens_are_coloured_and_say_their_numbers(view: "Page") -> None:
 def test_two_trajectories_are_compared(view: "Page") -> None:
     goto(view, "trajectory/32", ".messages")
     view.keyboard.press("m")
+    view.wait_for_selector("text=Compare 1 of 2")
     view.keyboard.press("j")
-    view.wait_for_function("location.hash === '#/trajectory/33'")
+    until(view, "location.hash === '#/trajectory/33'")
+    settle(view)
     view.keyboard.press("m")
     view.wait_for_selector("text=Compare 2 of 2")
     view.keyboard.press("c")
     view.wait_for_selector(".sides")
+    settle(view)
     assert view.evaluate("location.hash") == "#/compare/32/33"
     said = (
         f"What is 4 * 7?{'I call the tool and read what it says before I answer. '}multiply(4, 7) #"
@@ -261,22 +281,27 @@ def test_everything_can_be_reached_by_keys(view: "Page") -> None:
     view.wait_for_selector("dialog[open]", state="hidden")
     view.keyboard.press("2")
     view.wait_for_selector(".list-row")
+    settle(view)
     view.keyboard.press("j")
     view.keyboard.press("j")
     view.wait_for_selector("[aria-selected=true] >> text=What is 1 ")
     view.keyboard.press("Enter")
-    view.wait_for_function("location.hash === '#/group/1'")
+    until(view, "location.hash === '#/group/1'")
     view.wait_for_selector(".leaf")
+    settle(view)
     view.keyboard.press("j")
     view.wait_for_selector(".lane.current")
     view.keyboard.press("Enter")
-    view.wait_for_function("location.hash === '#/trajectory/8'")
+    until(view, "location.hash === '#/trajectory/8'")
+    settle(view)
     view.keyboard.press("u")
-    view.wait_for_function("location.hash === '#/group/1'")
+    until(view, "location.hash === '#/group/1'")
+    settle(view)
     view.keyboard.press("Escape")
-    view.wait_for_function("location.hash === '#/groups'")
+    until(view, "location.hash === '#/groups'")
+    settle(view)
     view.keyboard.press("/")
-    view.wait_for_function("document.activeElement.id === 'search'")
+    until(view, "document.activeElement.id === 'search'")
 
 
 @pytest.mark.chromium
@@ -285,7 +310,7 @@ def test_the_theme_is_the_system_s_until_it_is_chosen(view: "Page") -> None:
     assert view.evaluate(theme) == "dark"
     paper = view.evaluate("getComputedStyle(document.body).backgroundColor")
     view.keyboard.press("d")
-    view.wait_for_function(f"{theme} === 'light'")
+    until(view, f"{theme} === 'light'")
     assert view.evaluate("getComputedStyle(document.body).backgroundColor") != paper
 
 
