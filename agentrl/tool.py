@@ -10,6 +10,7 @@ have three hooks, all asynchronous and all optional:
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -49,12 +50,12 @@ ToolSource = Callable[..., Any]
 methods."""
 
 
-class LateTools:
+class LateTools(ABC):
     """Tools that are known only once somebody has been asked, such as the tools of a server."""
 
+    @abstractmethod
     async def known(self, taken: Collection[str]) -> ToolSource:
         """Return the source that stands for it, whose tools have none of the names in `taken`."""
-        raise NotImplementedError
 
 
 F = TypeVar("F", bound=Callable[..., Any])

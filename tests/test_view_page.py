@@ -182,6 +182,7 @@ def test_enter_searches_all_that_was_said(view: "Page") -> None:
     view.fill("#search", "91")
     view.press("#search", "Enter")
     found(view, "8 of 112 trajectories")
+    assert view.locator(".list-row").count() == 8
 
 
 @pytest.mark.chromium

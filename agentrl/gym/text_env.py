@@ -6,7 +6,6 @@
 """
 
 import copy
-import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -19,8 +18,8 @@ from agentrl.gym.space_words import action_words, check_words, read_action, stat
 from agentrl.gym.toy_text import WORDINGS, Wording
 from agentrl.message import Message
 from agentrl.rewards import answers
-from agentrl.seeds import derive
-from agentrl.task import Split, Task, split_of
+from agentrl.seed_tasks import seed_tasks
+from agentrl.task import Split, Task
 from agentrl.task_choice import choose_task
 from agentrl.thread import in_thread
 from agentrl.tool_env import checked_reward
@@ -71,15 +70,7 @@ class GymnasiumTextEnv:
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield endless seeds as tasks; a seed's own number decides its split."""
         name = self._id if isinstance(self._id, str) else self._id.__qualname__
-        prompt = self._prompt()
-        rng = random.Random(derive("gymnasium", split, seed))
-        while True:
-            number = rng.randrange(2**31)
-            task_id = f"{name}#{number}"
-            if split_of(task_id) == split:
-                # The answer makes the fingerprint differ: worlds that open alike and go on by
-                # chance are different problems.
-                yield Task(prompt=prompt, answer=number, id=task_id, split=split, seed=number)
+        return seed_tasks("gymnasium", name, split, seed=seed, prompt=self._prompt())
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -1,14 +1,13 @@
 """GEM's environments (https://github.com/axon-rl/gem): text in, text out, Gymnasium's five."""
 
 import copy
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.message import Message
-from agentrl.seeds import derive
-from agentrl.task import Split, Task, split_of
+from agentrl.seed_tasks import seed_tasks
+from agentrl.task import Split, Task
 from agentrl.task_choice import choose_task
 from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
 from agentrl_envs.adapters.host import place_of
@@ -49,12 +48,7 @@ class GemEnv:
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield endless seeds as tasks; a seed's own number decides its split."""
-        rng = random.Random(derive("gem", split, seed))
-        while True:
-            number = rng.randrange(2**31)
-            name = f"{self._env_id}#{number}"
-            if split_of(name) == split:
-                yield Task(prompt=name, answer=number, id=name, split=split, seed=number)
+        return seed_tasks("gem", self._env_id, split, seed=seed)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -2,14 +2,13 @@
 
 import copy
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.message import Message, ToolCall
-from agentrl.seeds import derive
-from agentrl.task import Split, Task, split_of
+from agentrl.seed_tasks import seed_tasks
+from agentrl.task import Split, Task
 from agentrl.task_choice import choose_task
 from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
 from agentrl_envs.adapters.host import place_of
@@ -61,13 +60,7 @@ class OpenEnvEnv(BaseEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield endless seeds as tasks; a seed's own number decides its split."""
-        rng = random.Random(derive("openenv", split, seed))
-        while True:
-            number = rng.randrange(2**31)
-            name = f"{self._url}#{number}"
-            if split_of(name) == split:
-                prompt = self._instructions or name
-                yield Task(prompt=prompt, answer=number, id=name, split=split, seed=number)
+        return seed_tasks("openenv", self._url, split, seed=seed, prompt=self._instructions)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -16,8 +16,8 @@ def preload():
 
 
 def ask(params):
-    """Answer nothing: a server has no list of tasks."""
-    raise NotImplementedError(params)
+    """Refuse: a server has no list of tasks."""
+    raise ValueError(f"a server of OpenEnv answers episodes only, and was asked {params}")
 
 
 class World:

@@ -28,7 +28,7 @@ def ask(params):
     """Return the first tasks, as data; raises for one that cannot be played here."""
     taskset = loaded(params)
     if type(taskset).toolsets(taskset.config):
-        raise NotImplementedError("the taskset has tools, which are servers of its own")
+        raise ValueError("the taskset has tools, which are servers of its own")
     found = []
     for task in islice(taskset, params["size"]):
         check(task)
@@ -42,7 +42,7 @@ def ask(params):
 
 
 def check(task):
-    """Raise `NotImplementedError` for a task whose reward would not be what verifiers would pay."""
+    """Raise `ValueError` for a task whose reward would not be what verifiers would pay."""
     from verifiers.v1.task import Task
 
     kind, why = type(task), ""
@@ -63,7 +63,7 @@ def check(task):
     elif not task.hooks("reward"):
         why = "has no reward"
     if why:
-        raise NotImplementedError(f"{kind.__name__} {why}; a single answer is all there is here")
+        raise ValueError(f"{kind.__name__} {why}; a single answer is all there is here")
 
 
 def needs_runtime(function):
@@ -77,7 +77,7 @@ def text_of(content):
     if isinstance(content, str):
         return content
     if any(part.type != "text" for part in content):
-        raise NotImplementedError("a prompt with other content than text")
+        raise ValueError("a prompt with other content than text")
     return "".join(part.text for part in content)
 
 
