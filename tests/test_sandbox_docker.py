@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import http.server
 import io
 import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import tarfile
@@ -34,6 +36,7 @@ from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.image import bootstrap, pack
 from agentrl_sandbox.inside.container import LINKS
 from agentrl_sandbox.launch import container, handover
+from agentrl_sandbox.launch import engine as launch_engine
 from agentrl_sandbox.launch.container import Machine
 from agentrl_sandbox.launch.engine import Engine
 from agentrl_sandbox.launch.handover import Home
@@ -255,6 +258,92 @@ async def test_an_image_that_cannot_be_used_is_refused_and_nothing_stays(
     await pool.close()
     assert ours(run) == []
     await check_no_leak(before)
+
+
+# -- removing -------------------------------------------------------------------------------------
+
+ENDED_MEANWHILE = (
+    "Could not kill running container 94fb, cannot remove - Container 94fb is not running"
+)
+
+
+class Answers(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """An engine that answers removals with the statuses it was given, and knows no container."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, statuses: list[int]) -> None:
+        self.statuses = statuses
+        self.removals = 0
+        super().__init__(str(path), Answer)
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Answers
+
+    def _say(self, status: int, said: dict[str, str]) -> None:
+        body = b"" if status == 204 else json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self._say(200, {"ApiVersion": "1.41"})
+
+    def do_POST(self) -> None:
+        self._say(404, {"message": "No such container: some"})
+
+    def do_DELETE(self) -> None:
+        self.server.removals += 1
+        left = self.server.statuses
+        self._say(left.pop(0) if len(left) > 1 else left[0], {"message": ENDED_MEANWHILE})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def answering(path: Path, statuses: list[int]) -> Iterator[Answers]:
+    with Answers(path, statuses) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("statuses", [[204], [404], [409], [500, 204], [500, 500, 404], [500, 409]])
+def test_a_removal_is_repeated_while_the_engine_fails(
+    statuses: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/e.sock")
+    asked = len(statuses)
+    with (
+        answering(tmp_path / "e.sock", statuses) as server,
+        contextlib.closing(Engine()) as engine,
+    ):
+        engine.remove("some")
+        assert server.removals == asked
+
+
+@pytest.mark.parametrize(("status", "at_least"), [(500, 2), (400, 1)])
+def test_a_removal_that_keeps_failing_is_an_error(
+    status: int, at_least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/e.sock")
+    monkeypatch.setattr(launch_engine, "REMOVE_S", 0.2)
+    with (
+        answering(tmp_path / "e.sock", [status]) as server,
+        contextlib.closing(Engine()) as engine,
+    ):
+        with pytest.raises(SandboxError, match="not remove the container some: Could not kill"):
+            engine.remove("some")
+        assert at_least <= server.removals <= (9 if at_least > 1 else 1)
 
 
 # -- handing over ---------------------------------------------------------------------------------

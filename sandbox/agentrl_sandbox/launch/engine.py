@@ -5,6 +5,7 @@ The SDK is an optional part and is imported when an engine is first asked for.
 
 import os
 import socket
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -16,6 +17,9 @@ from agentrl_sandbox.launch.container import Machine
 _SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
 """How long the engine may take to answer one request."""
+REMOVE_S = 20.0
+"""How long it may go on failing to remove a container."""
+_PAUSE_S = 0.1
 BUILD_S = 600.0
 """How long it may be silent while it builds an image."""
 INSTALL_SDK = "pip install 'agentrl[docker]'"
@@ -115,17 +119,26 @@ class Engine:
                 return 0
 
     def remove(self, name: str) -> None:
-        """Kill a container, remove it and wait until it is gone; nothing when there is none."""
+        """Kill a container, remove it and wait until it is gone; nothing when there is none.
+
+        A container that ends of itself between the engine's look and its kill makes the engine
+        fail (500, "Could not kill running container ... is not running"): it is asked again.
+        """
         from docker.errors import APIError, NotFound
 
+        deadline_s = time.monotonic() + REMOVE_S
         with _words(f"remove the container {name}"), suppress(NotFound):
-            try:
-                self._api.remove_container(name, force=True, v=True)
-            except NotFound:
-                return
-            except APIError as error:
-                if error.status_code != 409:  # being removed already
-                    raise
+            while True:
+                try:
+                    self._api.remove_container(name, force=True, v=True)
+                except APIError as error:
+                    if error.status_code == 409:  # being removed already
+                        break
+                    if not error.is_server_error() or time.monotonic() > deadline_s:
+                        raise
+                    time.sleep(_PAUSE_S)
+                else:
+                    break
             self._api.wait(name, timeout=int(CALL_S), condition="removed")
 
     def build(self, directory: str, tag: str) -> Iterator[str]:
