@@ -13,7 +13,7 @@ BENCHMARKS := $(filter-out commands harness letters made_run measure methods sha
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv quickstart test check format viewer bench $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv quickstart test check format docs viewer bench $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) pip
 	$(INSTALL) torch hatchling editables
-	$(INSTALL) --no-build-isolation --editable . --group dev
+	$(INSTALL) --no-build-isolation --editable . --group dev --group docs
 	@touch $@
 
 quickstart: venv ## Train a tiny agent to use a tool, and evaluate it before and after
@@ -45,6 +45,10 @@ check: venv ## Check format, lint and types
 format: venv ## Format the code and mend what the linter can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+docs: venv ## Build the documentation in build/docs; every warning is an error
+	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --fresh-env -b html docs build/docs
+	@echo open build/docs/index.html
 
 # CI needs no Node: the page is committed, and a test sees that it was made of these sources.
 viewer: ## Make the page of `agentrl view` again from its sources; needs Node 20.19 or newer

@@ -29,7 +29,8 @@ from agentrl.cli import (
     warmstart,
     watch,
 )
-from agentrl.cli.console import show_error
+from agentrl.cli.console import out, show_error
+from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError
 
 DEBUG = "--debug"
@@ -65,14 +66,29 @@ app.add_typer(config.app, name="config")
 app.add_typer(trace.app, name="trace")
 
 
+def _show_reference(wanted: bool) -> None:
+    if wanted:
+        out.print(markdown(app), markup=False, highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[
         bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
     ] = False,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            "--markdown",
+            callback=_show_reference,
+            is_eager=True,
+            help="Print every command, as the tables of the documentation.",
+        ),
+    ] = False,
 ) -> None:
     """Train tool-using language models by reinforcement learning over many turns."""
-    del debug
+    del debug, reference
 
 
 def add_commands() -> None:
