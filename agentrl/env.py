@@ -22,7 +22,11 @@ class Observation:
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] | None = None
-    """The tools callable from here on; None leaves them as they were. `reset` always sets it."""
+    """The tools callable from here on; None leaves them as they were. `reset` and a
+    conversation begun `anew` always set it."""
+    anew: bool = False
+    """Whether the messages are a conversation of their own: what was said before is in no context
+    from here on. It stays on the trajectory, and trains in the context it was said in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,15 @@ class Node:
     tool_status: str = ""
     """For `tool` nodes: `ok` or `error` per call, comma-separated."""
     withdraws: int = 0
-    """How many nodes right before it on the path are in no context from here on: a patch stands
-    in the place of what the policy said. They stay on the path, were sampled, and train."""
+    """How many nodes of the context before it are in no context from here on: a patch (`forced`)
+    stands in the place of what the policy said, a `prompt` begins a context of its own. They stay
+    on the path, and what was sampled of them trains in the context it was sampled in."""
 
     def __post_init__(self) -> None:
-        if self.withdraws and self.source != "forced":
-            raise ValueError(f"a {self.source} node withdraws nothing; only a forced one can")
+        if self.withdraws and self.source not in ("forced", "prompt"):
+            raise ValueError(
+                f"a {self.source} node withdraws nothing; only a forced one or a prompt can"
+            )
         given = (len(self.logprobs), len(self.versions))
         want = (len(self.token_ids),) * 2 if self.source == "sampled" else (0, 0)
         if given != want:
@@ -149,7 +152,8 @@ class Trajectory:
     seconds: float = 0.0
     tool_calls: int = 0
     withdrawn: tuple[tuple[int, int], ...] = ()
-    """Runs of tokens, first and one past the last, that are in no context after them."""
+    """Runs of tokens, first and one past the last, that are in no context after them. A run may
+    hold earlier ones, which were withdrawn before it."""
     root: int | None = None
     """The leaf's."""
 
@@ -221,12 +225,16 @@ class Tree:
 
     def tokens(self, node: int) -> tuple[int, ...]:
         """Return the whole context at `node`, as token ids; what was withdrawn is not in it."""
+        return tuple(token for part in self.context(node) for token in part.token_ids)
+
+    def context(self, node: int) -> tuple[Node, ...]:
+        """Return the nodes of the context at `node`; what was withdrawn is not among them."""
         context: list[Node] = []
         for part in self.path(node):
             if part.withdraws:
                 del context[-part.withdraws :]
             context.append(part)
-        return tuple(token for part in context for token in part.token_ids)
+        return tuple(context)
 
     def trajectory(self, leaf: Leaf) -> Trajectory:
         """Return the path to `leaf` as one flat record."""
@@ -265,7 +273,15 @@ class Tree:
         return tuple(self.trajectory(leaf) for leaf in leaves)
 
     def _check_withdraws(self, node: Node) -> None:
-        """Raise `ValueError` unless what `node` withdraws is one turn that the policy sampled."""
+        """Raise `ValueError` unless it is one turn that the policy sampled, or a whole context."""
+        if node.source == "prompt":
+            stands = 0 if node.parent is None else len(self.context(node.parent))
+            if node.withdraws != stands:
+                raise ValueError(
+                    f"a prompt withdraws {node.withdraws} nodes of {stands}; one that begins a "
+                    "context withdraws all of the one before"
+                )
+            return
         path = () if node.parent is None else self.path(node.parent)
         last = path[-node.withdraws :]
         if len(last) < node.withdraws or any(
@@ -286,8 +302,16 @@ class Tree:
 def _withdrawn(path: Sequence[Node]) -> tuple[tuple[int, int], ...]:
     """Return the runs of tokens that later nodes of a path withdrew."""
     ends = [0, *accumulate(len(part.token_ids) for part in path)]
-    return tuple((ends[i - p.withdraws], ends[i]) for i, p in enumerate(path) if p.withdraws)
+    runs: list[tuple[int, int]] = []
+    context: list[int] = []
+    for i, part in enumerate(path):
+        if part.withdraws:
+            runs.append((ends[context[-part.withdraws]], ends[i]))
+            del context[-part.withdraws :]
+        context.append(i)
+    return tuple(runs)
 
 
 def _same_tokens(one: Node, other: Node) -> bool:
-    return (one.parent, one.token_ids, one.images) == (other.parent, other.token_ids, other.images)
+    own = (one.parent, one.token_ids, one.images, one.withdraws)
+    return own == (other.parent, other.token_ids, other.images, other.withdraws)

@@ -112,9 +112,10 @@ def _metrics(turn: int, tokens: Tokens) -> Row:
     ]
     if not own:
         return {"completion_tokens": 0}
-    withdrawn = sum(last - first for first, last in tokens.withdrawn if last <= own[0])
+    gone = [range(first, last) for first, last in tokens.withdrawn if last <= own[0]]
+    withdrawn = {i for run in gone for i in run}
     return {
-        "prompt_tokens": own[0] - withdrawn,
+        "prompt_tokens": own[0] - len(withdrawn),
         "completion_tokens": len(own),
         "completion_token_ids": [tokens.ids[i] for i in own],
         "logprobs": [tokens.logprobs[i] for i in own],

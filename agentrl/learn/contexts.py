@@ -1,7 +1,8 @@
-"""The contexts of a sample: one for what stands, and one for each turn that a patch replaced.
+"""The contexts of a sample: one for what stands, and one for each run of it that was withdrawn.
 
-Credit is given to a whole trajectory, in the order things were said. A forward pass reads contexts,
-and a turn that was withdrawn is in no context but its own.
+Credit is given to a whole trajectory, in the order things were said. A forward pass reads contexts:
+a turn that a patch replaced is in no context but its own, and a conversation that was begun anew
+leaves a context behind.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ def contexts(sample: Sample) -> tuple[Context, ...]:
     found: list[Context] = []
     for start, stop in sample.withdrawn:
         before = everywhere[:start][stands[:start]]
-        own = np.concatenate([before, everywhere[start:stop]])
+        own = np.concatenate([before, everywhere[start:stop][stands[start:stop]]])
         aside = _context(replace(sample, truncated=False), own, own >= start)
         found.append(aside)
         stands[start:stop] = False

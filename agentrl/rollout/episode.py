@@ -181,6 +181,8 @@ class Episode:
     _components: dict[str, float] = field(default_factory=dict[str, float])
     _tool_calls: int = 0
     _given_tokens: int = 0
+    _left_tokens: int = 0
+    """Of the contexts that were left behind."""
     _history: History | None = None
     _exchange: tuple[Action, Step] | None = None
     """What was done last, and what answered it."""
@@ -210,7 +212,7 @@ class Episode:
     @property
     def added_tokens(self) -> int:
         """Return how many tokens the episode has added to what it began with."""
-        return len(self._context) - self._given_tokens
+        return self._left_tokens + len(self._context) - self._given_tokens
 
     @property
     def _task(self) -> Task:
@@ -239,10 +241,13 @@ class Episode:
             if isinstance(patch := info.get("patch"), Patch):
                 await self._patch(patch, turn, ended=ended)
                 ended = True
-            for segment in self.chat.reply(
-                observation.messages, ended=ended, tools=observation.tools
-            ):
-                self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
+            if observation.anew:
+                self._begin_anew(observation, turn + 1)
+            else:
+                for segment in self.chat.reply(
+                    observation.messages, ended=ended, tools=observation.tools
+                ):
+                    self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
             await self._record_step(started)
             if self.clock() - started > self.limits.episode_s:
                 return Truncated("seconds", self._reward)
@@ -267,6 +272,15 @@ class Episode:
             self._tool_calls, self._history = self.begin.tool_calls, self.begin.history
         self._given_tokens = len(self._context)
         return 0 if self.begin is None else self.begin.turn
+
+    def _begin_anew(self, observation: Observation, turn: int) -> None:
+        """Leave the context behind and open another."""
+        withdraws = 0 if self._at is None else len(self.tree.context(self._at))
+        self._left_tokens += len(self._context)
+        self._context = []
+        for segment in self.chat.opening(observation.messages, observation.tools or ()):
+            self._append(segment, turn=turn, withdraws=withdraws)
+            withdraws = 0
 
     @property
     def _reward(self) -> float:
@@ -414,7 +428,13 @@ class Episode:
                 return await self.engine.generate(request)
 
     def _append(
-        self, segment: TokenSegment, *, turn: int, tool_status: str = "", seconds: float = 0.0
+        self,
+        segment: TokenSegment,
+        *,
+        turn: int,
+        tool_status: str = "",
+        seconds: float = 0.0,
+        withdraws: int = 0,
     ) -> None:
         if not segment.token_ids:
             return
@@ -426,6 +446,7 @@ class Episode:
             turn=turn,
             tool_status=tool_status if segment.source == "tool" else "",
             seconds=seconds if segment.source == "tool" else 0.0,
+            withdraws=withdraws,
         )
         self._at = self.tree.share(node)
         self._context += segment.token_ids

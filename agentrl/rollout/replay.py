@@ -110,6 +110,7 @@ def _shown(observation: Observation) -> list[object]:
     return [
         [_message(message) for message in observation.messages],
         None if tools is None else [dict(tool) for tool in tools],
+        *([True] if observation.anew else []),
     ]
 
 

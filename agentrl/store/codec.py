@@ -135,7 +135,8 @@ class _Encoder:
                 return {"$image": [self._objects.put(value.data), value.media_type]}
             case Observation():
                 tools = None if value.tools is None else self._stored(value.tools)
-                return {"$observation": [self.plain(value.messages), tools]}
+                rare = [True] if value.anew else []
+                return {"$observation": [self.plain(value.messages), tools, *rare]}
             case Mapping():
                 return self._mapping(cast(Mapping[Any, Any], value))
             case bytes():
@@ -210,7 +211,7 @@ class _Decoder:
             case "$image":
                 return Image(self._objects.get(inner[0]) if self._objects else b"", inner[1])
             case "$observation":
-                return Observation(self.value(inner[0]), self._tools(inner[1]))
+                return Observation(self.value(inner[0]), self._tools(inner[1]), *inner[2:])
             case "$dict":
                 return {self.value(key): self.value(item) for key, item in inner}
             case "$bytes":
