@@ -10,24 +10,20 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentrl.errors import ConfigError
-from agentrl_envs.web.browser import confine
 from agentrl_envs.web.browser.chromium import find, flags
 from agentrl_envs.web.browser.settings import BrowserSettings
-from agentrl_sandbox import enter
-from agentrl_sandbox.cgroup import Bounds, Cgroups, Group
+from agentrl_sandbox import confine, enter
+from agentrl_sandbox.cgroup import Group
 from agentrl_sandbox.launch.users import own_block
 from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.program import bounded, bubblewrap_options, doors
 
 PROFILE = "/tmp/profile"
 _ELSEWHERE = "/opt/browser"
-_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
-_ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
-_UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
 _SHM_SHARE = 4
 """One part in so many of a browser's memory may be its shared memory, or its files."""
 WAY_OUT = (
@@ -60,9 +56,8 @@ def prepare(settings: BrowserSettings) -> Command:
     program = find(settings.executable)
     leases = [Lease.take("process", f"browser-{new_mark()}")]
     environ = leases[0].environ
-    group = _group(settings)
-    doors = [] if group is None else _doors(group)
-    plan: dict[str, object] = {"cgroups": doors, "enter": ""}
+    group = bounded("browser", settings.memory_bytes)
+    plan: dict[str, object] = {"cgroups": doors(group), "enter": ""}
     if settings.isolation == "bubblewrap":
         plan |= {"enter": enter.__file__, "bubblewrap": _inside(settings, program, environ)}
     else:
@@ -84,7 +79,10 @@ def _inside(
     shown, stage, inside = _shown(program)
     as_root = os.geteuid() == 0
     options = bubblewrap_options(
-        shown, writable_bytes=settings.memory_bytes // _SHM_SHARE, environ=environ
+        shown,
+        writable_bytes=settings.memory_bytes // _SHM_SHARE,
+        environ=environ,
+        host_name="browser",
     )
     return {
         "user_id": own_block().start if as_root else None,
@@ -103,46 +101,3 @@ def _shown(program: str) -> tuple[list[tuple[str, str]], dict[str, str], str]:
     folder, name = os.path.split(real)
     staged = f"{enter.STAGE}/browser" if os.geteuid() == 0 else folder
     return [(staged, _ELSEWHERE)], {"browser": folder}, f"{_ELSEWHERE}/{name}"
-
-
-def bubblewrap_options(
-    shown: Sequence[tuple[str, str]], *, writable_bytes: int, environ: Mapping[str, str]
-) -> list[str]:
-    """Return bubblewrap's options: everything unshared, /usr read-only, memory to write to."""
-    options = [f"--unshare-{kind}" for kind in _UNSHARED]
-    options += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-    options += ["--uid", "1000", "--gid", "1000", "--hostname", "browser"]
-    options += ["--ro-bind", "/usr", "/usr"]
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            options += ["--ro-bind", path, path]
-    for path in _ETC:
-        options += ["--ro-bind-try", path, path]
-    for source, target in shown:
-        options += ["--ro-bind", source, target]
-    options += ["--proc", "/proc", "--dev", "/dev"]
-    for path in ("/dev/shm", "/tmp"):
-        options += ["--size", f"{writable_bytes}", "--tmpfs", path]
-    options += ["--setenv", "HOME", "/tmp", "--setenv", "TMPDIR", "/tmp", "--setenv", "TZ", "UTC"]
-    for name, value in environ.items():
-        options += ["--setenv", name, value]
-    return [*options, "--remount-ro", "/", "--chdir", "/tmp"]
-
-
-def _group(settings: BrowserSettings) -> Group | None:
-    cgroups = Cgroups.find()
-    if cgroups is None:
-        return None
-    try:
-        return cgroups.make(
-            f"browser-{os.urandom(2).hex()}", Bounds(memory_bytes=settings.memory_bytes)
-        )
-    except OSError:
-        return None  # as where there are none: `agentrl doctor` says so
-
-
-def _doors(group: Group) -> list[str]:
-    directories = dict.fromkeys(group.directories.values())
-    return [str(Path(directory, "cgroup.procs")) for directory in directories]

@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
 
+from agentrl_envs.templates import Unfit, Wanted
 from agentrl_envs.web.sites.asgi import Check
 from agentrl_envs.web.sites.play import Player
 from agentrl_envs.web.world import Verdict
 
 State = TypeVar("State")
-Wanted = dict[str, Any]
-"""What one task of a kind is about; JSON-serialisable. `goal` is what the agent reads."""
-
-
-class Unfit(Exception):
-    """These random choices make no task of this kind; others may."""
+__all__ = ["Template", "Unfit", "Wanted", "checker", "nothing"]
 
 
 def nothing(state: Any, wanted: Wanted) -> None:

@@ -1,7 +1,7 @@
-"""Runs between Playwright and the browser, as a script: joins cgroups, then becomes the browser.
+"""Runs before one program, as a script: joins cgroups, then becomes it, in bubblewrap or as it is.
 
-Playwright starts one program with one pipe in and one out, as descriptors 3 and 4, and nothing else
-can be handed to it. So the plan is an argument.
+Whoever starts it (Playwright starts the browser) may have no other way to hand something over, so
+the plan is an argument.
 
 Standard library only, and no import of agentrl: it runs with `-I -S`.
 """

@@ -1,0 +1,70 @@
+"""One program of this machine in bubblewrap: what it sees, and the cgroup it is counted in.
+
+For programs that are drawn or talked to rather than for code in a session: a browser, a desktop.
+Such a program has no network interface, sees `/usr` read-only and nothing else of this machine,
+writes to memory, and is a user that nobody is. `confine` is the script that puts it there.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agentrl_sandbox.cgroup import Bounds, Cgroups, Group
+
+_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
+_ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
+
+
+def bubblewrap_options(
+    shown: Sequence[tuple[str, str]],
+    *,
+    writable_bytes: int,
+    environ: Mapping[str, str],
+    host_name: str,
+    writable: Sequence[str] = ("/dev/shm", "/tmp"),
+    more: Sequence[str] = (),
+) -> list[str]:
+    """Return bubblewrap's options: everything unshared, /usr read-only, memory to write to.
+
+    `shown` are directories outside and where they are inside; `writable` are directories inside,
+    each of `writable_bytes`, the last of which is the home unless `environ` says otherwise; `more`
+    are further options, before the root becomes read-only.
+    """
+    options = [f"--unshare-{kind}" for kind in _UNSHARED]
+    options += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    options += ["--uid", "1000", "--gid", "1000", "--hostname", host_name]
+    options += ["--ro-bind", "/usr", "/usr"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    for path in _ETC:
+        options += ["--ro-bind-try", path, path]
+    for source, target in shown:
+        options += ["--ro-bind", source, target]
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    for path in writable:
+        options += ["--size", f"{writable_bytes}", "--tmpfs", path]
+    home = writable[-1]
+    for name, value in {"HOME": home, "TMPDIR": "/tmp", "TZ": "UTC", **environ}.items():
+        options += ["--setenv", name, value]
+    return [*options, *more, "--remount-ro", "/", "--chdir", home]
+
+
+def bounded(name: str, memory_bytes: int) -> Group | None:
+    """Return a cgroup for one program and all it starts; None where none can be made."""
+    cgroups = Cgroups.find()
+    if cgroups is None:
+        return None
+    try:
+        return cgroups.make(f"{name}-{os.urandom(2).hex()}", Bounds(memory_bytes=memory_bytes))
+    except OSError:
+        return None  # as where there are none: `agentrl doctor` says so
+
+
+def doors(group: Group | None) -> list[str]:
+    """Return the files by which a process joins a cgroup."""
+    directories = {} if group is None else dict.fromkeys(group.directories.values())
+    return [str(Path(directory, "cgroup.procs")) for directory in directories]
