@@ -284,7 +284,7 @@ async def test_a_page_is_reused_and_begins_anew(pool: BrowserPool) -> None:
     for _ in range(4):
         opening, info = await env.reset(seed=0)
         texts.append(opening.messages[-1].text)
-        reused += info["reused_page"]
+        reused += info["page"] == "kept"
         await does(env, "scroll", direction="down")
     await env.close()
     assert len(set(texts)) == 1

@@ -38,6 +38,7 @@ class Pages:
     origins: tuple[str, ...] = (ORIGIN,)
     reusable: bool = False
     copies: bool = True
+    early: bool = False
     closed: bool = False
     on_answer: Callable[[WebRequest], WebResponse | None] | None = None
 
@@ -63,6 +64,9 @@ class Pages:
     async def judge(self, page: LivePage, said: str | None) -> Verdict:
         won = self.saved == [self.want]
         return Verdict(reward=float(won and said == "done"), done=said is not None)
+
+    def ahead(self) -> "Pages | None":
+        return Pages(pages=self.pages, on_answer=self.on_answer) if self.early else None
 
     def copy(self) -> "Pages | None":
         if not self.copies:

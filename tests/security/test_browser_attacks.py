@@ -313,7 +313,7 @@ async def test_nothing_is_left_for_the_next_episode(pool: BrowserPool, reusable:
         async with on(pool, page(keeps), reusable=reusable) as (env, _):
             visit: Any = env._episode.visit  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
             kept = await visit.tab.evaluate("() => [document.cookie, localStorage.x ?? '']")
-            if visit.reused:
+            if visit.origin == "kept":
                 assert kept == ["", ""]
             title = await visit.tab.evaluate("() => document.title")
             assert title == "seen ||"

@@ -148,7 +148,9 @@ class WebEnv:
             ),
             history=History.begun(task, sample=sample, seed=seed, observation=observation),
         )
-        return observation, {"reused_page": visit.reused}
+        pool = await self._browsers()
+        pool.prepare(visit, world)
+        return observation, {"page": visit.origin}
 
     async def step(self, action: Action) -> Step:
         """Do what a message asks for, in order, and show what the page is then."""
@@ -202,7 +204,7 @@ class WebEnv:
 
     async def _begun(self, world: World) -> tuple[Visit, str]:
         pool = await self._browsers()
-        visit, loaded = await pool.visit(world.start_url, self._screen, reusable=world.reusable)
+        visit, loaded = await pool.visit(world, self._screen)
         try:
             return visit, await visit.begin(world, loaded=loaded)
         except BaseException:
@@ -332,7 +334,8 @@ class WebEnv:
             shown = await self._shown(episode.visit)
             storage = await episode.visit.storage()
             pool = await made._browsers()
-            visit, _ = await pool.visit(world.start_url, self._screen, reusable=False)
+            visit = await pool.blank(self._screen)
+            pool.prepare(visit, world)
             await visit.restore(storage)
             visit.world = world
             await visit.go(episode.visit.tab.url)

@@ -164,6 +164,10 @@ class SiteWorld:
             return Verdict(reward=0.0, done=said is not None)
         return Verdict(reward=float(found), done=True)
 
+    def ahead(self) -> None:
+        """Return None: what the site shows is the episode's."""
+        return
+
     def copy(self) -> None:
         """Return None: the state is the site's."""
         return

@@ -82,6 +82,15 @@ class World(Protocol):
         """
         ...
 
+    def ahead(self) -> "World | None":
+        """Return a world with which `start_url` can be loaded before there is an episode.
+
+        None where what loads depends on the episode, or loading it does something. The world is
+        closed when the page is there; the page then waits, without answers, for an episode of the
+        same `start_url`, whose `begin` makes it the episode's.
+        """
+        ...
+
     def copy(self) -> Self | None:
         """Return an independent copy with the state it has now, or None if its state is elsewhere.
 

@@ -137,6 +137,13 @@ class Group:
         file = "memory.usage_in_bytes" if self._version == 1 else "memory.current"
         return int(Path(self._directories["memory"], file).read_text())
 
+    def private_bytes(self) -> int:
+        """Return the memory in use without files that could be read again."""
+        prefix = "total_" if self._version == 1 else ""
+        stat = Path(self._directories["memory"], "memory.stat").read_text()
+        files = sum(field(stat, f"{prefix}{kind}_file") for kind in ("inactive", "active"))
+        return max(0, self.memory_bytes() - files)
+
     def oom_kills(self) -> int:
         """Return how many processes the kernel has killed here for want of memory, ever.
 

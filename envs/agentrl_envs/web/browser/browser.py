@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError, EnvError
 from agentrl.thread import in_thread
 from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
+from agentrl_envs.web.browser.processes import private_bytes
 from agentrl_envs.web.browser.settings import BrowserSettings
+from agentrl_envs.web.browser.shelf import Shelf
 from agentrl_envs.web.browser.visit import Screen, Visit
 
 if TYPE_CHECKING:
@@ -21,9 +23,10 @@ class Browser:
     def __init__(self, process: Any, command: Command, settings: BrowserSettings) -> None:
         self.visits: set[Visit] = set()
         """In use."""
-        self.ready: dict[tuple[str, Screen], list[Visit]] = {}
-        """Pages that wait, by where they are (`""` is nowhere yet) and what they are drawn on."""
+        self.shelf = Shelf()
         self.served = 0
+        self.grown = False
+        """Whether it was seen to hold more than it may between episodes."""
         self._process = process
         self._command = command
         self._settings = settings
@@ -66,28 +69,11 @@ class Browser:
     @property
     def worn(self) -> bool:
         """Return whether it is time for a fresh one."""
-        return self.served >= self._settings.recycle_after
-
-    @property
-    def waiting(self) -> int:
-        """Return how many pages wait to be used."""
-        return sum(map(len, self.ready.values()))
+        return self.grown or self.served >= self._settings.recycle_after
 
     async def open(self, screen: Screen) -> Visit:
         """Return a fresh context; raises `EnvError`."""
         return await Visit.open(self._process, screen, self._settings)
-
-    def take(self, url: str, screen: Screen) -> Visit | None:
-        """Return a page that waits at an address, if there is one."""
-        waiting = self.ready.get((url, screen), [])
-        while waiting:
-            if (visit := waiting.pop()).sound:
-                return visit
-        return None
-
-    def put(self, url: str, visit: Visit) -> None:
-        """Keep a page for whoever comes next."""
-        self.ready.setdefault((url, visit.screen), []).append(visit)
 
     async def is_healthy(self) -> bool:
         """Return whether it answers."""
@@ -108,6 +94,18 @@ class Browser:
         """Return what it holds, where it is in a cgroup."""
         group = self._command.group
         return None if group is None else group.memory_bytes()
+
+    async def watch(self) -> None:
+        """Look whether it has grown past what it may hold between episodes."""
+        self.grown = self.grown or await in_thread(self._held) > self._settings.recycle_bytes
+
+    def _held(self) -> int:
+        """Return the bytes that nobody else could have; it reads a few files."""
+        try:
+            group = self._command.group
+            return private_bytes(self._command.mark) if group is None else group.private_bytes()
+        except OSError:
+            return 0  # it is ending
 
     async def close(self) -> None:
         """End it and everything in it. Idempotent; without its caller it ends all the same."""
@@ -130,7 +128,7 @@ class Browser:
         error = EnvError("the browser of this episode ended")
         for visit in self.visits:
             visit.fail(error)
-        self.ready.clear()
+        self.shelf.clear()
 
 
 def _why(error: Exception) -> str:

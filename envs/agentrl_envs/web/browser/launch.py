@@ -43,6 +43,11 @@ class Command:
     """The processes, and the directory of the profile if it is one of this machine."""
     group: Group | None
 
+    @property
+    def mark(self) -> str:
+        """Return what its processes carry in their environment."""
+        return self.leases[0].name
+
     def clear(self) -> None:
         """Remove whatever is left. Idempotent; it blocks, for seconds at most."""
         for lease in self.leases:

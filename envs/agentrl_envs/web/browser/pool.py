@@ -1,11 +1,15 @@
 """Browsers shared by the episodes of a process, with pages made ahead.
 
-    pool.visit(world, screen) ──► a page already there ──► the world begins: a few milliseconds
-                              ──► an empty page, ready ──► it loads `start_url`
+    pool.visit(world, screen) ──► a page that is there  ──► the world begins: a few milliseconds
+                              ──► an empty page, ready  ──► it loads `start_url`
                               ──► a new context, when neither is left
 
-A browser is replaced when it dies, when it no longer answers, and after `recycle_after` episodes;
-its episodes fail with it in the first two cases, and are played to the end in the last.
+A page is there because an episode has left it that way (`World.reusable`), or because it was loaded
+while nobody waited (`World.ahead`).
+
+A browser is replaced when it dies and when it no longer answers, and its episodes fail with it;
+after `recycle_after` episodes and when it holds more than `recycle_bytes` it gets no new ones, and
+ends with its last.
 """
 
 import asyncio
@@ -16,7 +20,9 @@ from agentrl.errors import EnvError
 from agentrl.scope import shared
 from agentrl_envs.web.browser.browser import Browser
 from agentrl_envs.web.browser.settings import BrowserSettings
+from agentrl_envs.web.browser.shelf import Place
 from agentrl_envs.web.browser.visit import Screen, Visit
+from agentrl_envs.web.world import World
 
 if TYPE_CHECKING:
     from playwright.async_api import Playwright
@@ -45,12 +51,25 @@ class BrowserPool:
 
         return cls(await async_playwright().start(), settings)
 
-    async def visit(self, url: str, screen: Screen, *, reusable: bool) -> tuple[Visit, bool]:
-        """Return a page for an episode, and whether it is at `url` already.
+    async def visit(self, world: World, screen: Screen) -> tuple[Visit, bool]:
+        """Return a page for an episode, and whether it is at the world's `start_url` already.
 
-        Only with `reusable` is it one that another episode has used. Raises `EnvError` when no
-        place comes free in time, `ConfigError` when no browser can be run on this machine.
+        Raises `EnvError` when no place comes free in time, `ConfigError` when no browser can be run
+        on this machine.
         """
+        return await self._placed(Place(world.start_url, screen, used_too=world.reusable))
+
+    async def blank(self, screen: Screen) -> Visit:
+        """Return an empty page in a context of its own; raises as `visit` does."""
+        visit, _ = await self._placed(Place("", screen))
+        return visit
+
+    def prepare(self, visit: Visit, world: World) -> None:
+        """Make the pages ready that were taken for an episode, now that nobody waits for it."""
+        if (browser := self._homes.get(visit)) is not None:
+            self._in_background(self._prepare(browser, visit.screen, world))
+
+    async def _placed(self, place: Place) -> tuple[Visit, bool]:
         if self._closed:
             raise EnvError(_CLOSED)
         try:
@@ -62,7 +81,7 @@ class BrowserPool:
                 f"{self.settings.browsers * self.settings.episodes} are in use"
             ) from error
         try:
-            return await self._visit(url, screen, reusable)
+            return await self._visit(place)
         except BaseException:
             self._places.release()
             raise
@@ -83,7 +102,7 @@ class BrowserPool:
         return {
             "browsers": len(running) + len(self._retired),
             "visits": len(self._homes),
-            "waiting": sum(browser.waiting for browser in running),
+            "waiting": sum(len(browser.shelf) for browser in running),
         }
 
     async def rest(self) -> None:
@@ -110,26 +129,25 @@ class BrowserPool:
         await asyncio.gather(*(browser.close() for browser in running))
         await self._playwright.stop()
 
-    async def _visit(self, url: str, screen: Screen, reusable: bool) -> tuple[Visit, bool]:
+    async def _visit(self, place: Place) -> tuple[Visit, bool]:
         slot = min(range(len(self._browsers)), key=self._load)
         browser = await self._running(slot)
-        visit, loaded = (browser.take(url, screen) if reusable else None), True
+        visit, loaded = browser.shelf.take(place), True
         if visit is None:
-            visit, loaded = browser.take("", screen), False
+            visit, loaded = browser.shelf.take(Place("", place.screen)), False
         if visit is None:
             try:
-                visit = await browser.open(screen)
+                visit = await browser.open(place.screen)
             except EnvError:
                 await self._look_after(browser)
                 if browser.alive:
                     raise
                 # It was dead, and nobody had noticed.
                 browser = await self._running(slot)
-                visit = await browser.open(screen)
+                visit = await browser.open(place.screen)
         browser.visits.add(visit)
         browser.served += 1
         self._homes[visit] = browser
-        self._in_background(self._warm_up(browser, screen))
         return visit, loaded
 
     def _load(self, slot: int) -> int:
@@ -154,16 +172,22 @@ class BrowserPool:
 
     async def _put_back(self, browser: Browser, visit: Visit, url: str | None) -> None:
         try:
-            if url is not None and browser.alive and browser.waiting < self.settings.episodes:
+            if url is not None and browser.alive and not browser.worn:
                 await visit.clear()
-                browser.put(url, visit)
+                await self._keep(browser, url, visit)
             elif browser.alive:
                 await visit.close()
+            await browser.watch()
         except EnvError:
             visit.fail(EnvError("the page was thrown away"))
             await self._look_after(browser)
         finally:
             await self._end_if_idle(browser)
+
+    async def _keep(self, browser: Browser, url: str, visit: Visit) -> None:
+        browser.shelf.put(url, visit)
+        if (oldest := browser.shelf.surplus(self.settings.episodes)) is not None:
+            await oldest.close()
 
     async def _look_after(self, browser: Browser) -> None:
         """End a browser that no longer answers."""
@@ -175,15 +199,37 @@ class BrowserPool:
             await browser.close()
             self._retired.discard(browser)
 
-    async def _warm_up(self, browser: Browser, screen: Screen) -> None:
-        key = ("", screen)
-        while browser.alive and not self._closed:
-            if len(browser.ready.get(key, [])) >= self.settings.warm or browser.worn:
-                return
+    async def _prepare(self, browser: Browser, screen: Screen, world: World) -> None:
+        empty = Place("", screen)
+        try:
+            await self._load_ahead(browser, screen, world)
+            while self._is_current(browser) and browser.shelf.count(empty) < self.settings.warm:
+                browser.shelf.put("", await browser.open(screen))
+        except EnvError:
+            return  # whoever needs a page makes it, and hears why that fails
+
+    async def _load_ahead(self, browser: Browser, screen: Screen, world: World) -> None:
+        """Load the page that this episode began on for another one, if it may be and is not."""
+        place = Place(world.start_url, screen, used_too=world.reusable)
+        if not self._is_current(browser) or browser.shelf.count(place):
+            return
+        if world.reusable or (loader := world.ahead()) is None:
+            return
+        try:
+            visit = browser.shelf.take(Place("", screen)) or await browser.open(screen)
             try:
-                browser.put("", await browser.open(screen))
+                await visit.load(loader)
+                await visit.tab.settle()
+                visit.world = None
             except EnvError:
-                return
+                await visit.close()
+                raise
+        finally:
+            await loader.close()
+        await self._keep(browser, world.start_url, visit)
+
+    def _is_current(self, browser: Browser) -> bool:
+        return browser.alive and not browser.worn and not self._closed
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed:

@@ -14,6 +14,7 @@ _POSITIVE = (
     "settle_s",
     "open_s",
     "memory_bytes",
+    "recycle_bytes",
     "recycle_after",
 )
 _NOT_NEGATIVE = ("warm", "still_s", "tabs")
@@ -31,7 +32,7 @@ class BrowserSettings:
     browsers: int = 1
     """Processes that episodes are spread over. One that dies takes its episodes with it."""
     episodes: int = 16
-    """At once in one browser; what does not fit waits."""
+    """At once in one browser; what does not fit waits. As many pages wait for their next one."""
     warm: int = 2
     """Empty pages that a browser keeps ready."""
     tabs: int = 4
@@ -40,6 +41,8 @@ class BrowserSettings:
     """Of one browser with everything it starts, where this machine permits cgroups."""
     recycle_after: int = 1000
     """Episodes after which a browser is replaced by a fresh one."""
+    recycle_bytes: int = 3 * 2**30
+    """Memory, looked at between episodes, past which a browser is replaced by a fresh one."""
     call_s: float = 20.0
     """For one question to a page. A page that is busy for longer is lost."""
     settle_s: float = 5.0

@@ -21,6 +21,8 @@ _HANDS = (files("agentrl_envs.web.browser") / "hands.js").read_text(encoding="ut
 _MOVED_ON = re.compile(
     r"Cannot find context|context was destroyed|navigated or closed|uniqueContextId not found"
 )
+_WORLD = "agentrl"
+"""The isolated world of our scripts: in every document, loaded before the page's own ones."""
 _REQUESTED_S = 0.5
 """How long a navigation that was asked for may take to begin; some never do."""
 
@@ -38,12 +40,13 @@ class Tab:
         self.popups: list[str] = []
         """Addresses the page has asked new windows for, since they were last taken."""
         self.frame = ""
-        self.has_cookies = False
+        self.has_cookies: bool | None = None
+        """None before the first document: then there are none in a context that is new."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets an exception, once, when nothing can be asked any more."""
         self._settings = settings
+        self._url = page.url
         self._world: int | None = None
-        self._worlds = 0
         self._loading: set[str] = set()
         self._requested: dict[str, float] = {}
         self._answering = 0
@@ -59,6 +62,7 @@ class Tab:
             tab.cdp.send("Page.enable"),
             tab.cdp.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
             tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": HOOK}),
+            tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", _IN_ISOLATION),
             tab.cdp.send("Page.getFrameTree"),
         )
         tab.frame = tree["frameTree"]["frame"]["id"]
@@ -67,7 +71,7 @@ class Tab:
     @property
     def url(self) -> str:
         """Return where the page is."""
-        return self.page.url
+        return self._url
 
     @property
     def idle(self) -> bool:
@@ -157,13 +161,11 @@ class Tab:
 
     async def _isolated(self) -> int:
         if self._world is None:
-            self._worlds += 1
+            # Of this name it is there already, with our scripts; this tells its number.
             made = await self._ask(
-                "Page.createIsolatedWorld",
-                {"frameId": self.frame, "worldName": f"agentrl-{self._worlds}"},
+                "Page.createIsolatedWorld", {"frameId": self.frame, "worldName": _WORLD}
             )
             world: int = made["executionContextId"]
-            await self._value(f"{OBSERVE}\n{_HANDS}\ntrue", world)
             self._world = world
         return self._world
 
@@ -190,9 +192,9 @@ class Tab:
 
     # -- coming to rest ---------------------------------------------------------------------------
 
-    def renew(self) -> None:
-        """Let the ids of elements begin again: in a world that was not there before."""
-        self._world = None
+    async def loaded(self) -> None:
+        """Wait until nothing is loading or being answered, up to `settle_s`."""
+        await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
 
     async def settle(self, *, calm_frames: int = 2) -> None:
         """Wait until what an action set off has loaded and been drawn, up to `settle_s`.
@@ -253,6 +255,18 @@ class Tab:
         def opened(params: Mapping[str, Any]) -> None:
             self.popups.append(params["url"])
 
+        def went(params: Mapping[str, Any]) -> None:
+            frame = params["frame"]
+            if frame["id"] == self.frame:
+                self._url = frame["url"] + frame.get("urlFragment", "")
+                self._world = None
+
+        def moved(params: Mapping[str, Any]) -> None:
+            if params["frameId"] == self.frame:
+                self._url = params["url"]
+
+        self.cdp.on("Page.frameNavigated", went)
+        self.cdp.on("Page.navigatedWithinDocument", moved)
         self.cdp.on("Page.frameStartedLoading", begins)
         self.cdp.on("Page.frameStoppedLoading", ends)
         self.cdp.on("Page.frameDetached", ends)
@@ -260,6 +274,9 @@ class Tab:
         self.cdp.on("Page.windowOpen", opened)
         self.page.on("crash", lambda _: self.fail(EnvError("the page's process died")))
         self.page.on("close", lambda _: self.fail(EnvError("the page was closed")))
+
+
+_IN_ISOLATION = {"source": f"{OBSERVE}\n{_HANDS}", "worldName": _WORLD, "runImmediately": True}
 
 
 def _said(thrown: Mapping[str, Any]) -> str:

@@ -79,7 +79,9 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
         await _quietly(tab, "Fetch.failRequest", {**held, "errorReason": reason})
         return Refused(f"{url} is not allowed here")
     cookies = ""
-    if tab.has_cookies or paused.get("resourceType") in _COOKIED:
+    if tab.has_cookies is None:
+        tab.has_cookies = False
+    elif tab.has_cookies or paused.get("resourceType") in _COOKIED:
         cookies = await _cookies(tab, url)
         tab.has_cookies = tab.has_cookies or bool(cookies)
     response = await world.answer(request_of(paused, cookies))

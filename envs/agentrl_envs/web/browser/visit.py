@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agentrl.errors import EnvError, blame
 from agentrl_envs.web.browser.policy import is_within
@@ -21,6 +21,9 @@ T = TypeVar("T")
 _DIALOGS = 50
 """That a page may open between two actions; one that opens more does nothing else."""
 _NOTICES = 5
+
+Start = Literal["new", "ahead", "kept"]
+"""A page was loaded for the episode, or before there was one, or had served another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,10 @@ class Visit:
         self.world: World | None = None
         self.notices: list[str] = []
         """What happened that the page does not show, since it was last told."""
-        self.reused = False
+        self.used = False
+        """Whether an episode has been on it."""
+        self.origin: Start = "new"
+        """How the page that its last episode began on came to be there."""
         self._context = context
         self._settings = settings
         self._at = 0
@@ -96,22 +102,28 @@ class Visit:
 
         With `loaded`, the page is on the world's `start_url` already.
         """
-        self.world, self.reused = world, loaded
-        if not loaded:
-            await self.go(world.start_url)
-            await self.tab.settle()
-            if (where := self.tab.url) == "about:blank":
-                said = "; ".join(self.notices) or "nothing answered"
-                raise EnvError(f"{world.start_url} did not open, and the page is {where}: {said}")
+        self.origin = "new" if not loaded else "kept" if self.used else "ahead"
+        self.used = True
+        if loaded:
+            self.world = world
         else:
-            await self.tab.run("forget")
+            await self.load(world)
         with blame(EnvError, f"the beginning at {world.start_url}"):
-            goal = await world.begin(self.tab)
+            _, goal = await asyncio.gather(self.tab.run("forget"), world.begin(self.tab))
         # Nothing is loading on a page that was there before.
         settled = self.tab.settle(calm_frames=1 if loaded else 2)
         await asyncio.gather(settled, self.tab.send("Page.resetNavigationHistory"))
         self.notices.clear()
         return goal
+
+    async def load(self, world: World) -> None:
+        """Open the world's `start_url`, and let it answer. Raises `EnvError`."""
+        self.world = world
+        await self.go(world.start_url)
+        await self.tab.loaded()
+        if (where := self.tab.url) == "about:blank":
+            said = "; ".join(self.notices) or "nothing answered"
+            raise EnvError(f"{world.start_url} did not open, and the page is {where}: {said}")
 
     async def go(self, url: str) -> str:
         """Take the tab in front somewhere; return what was in the way, if anything."""
@@ -170,6 +182,7 @@ class Visit:
 
     async def restore(self, storage: Storage) -> None:
         """Put cookies, and what a page keeps, there before the page is loaded."""
+        self.tab.has_cookies = bool(storage.cookies)
         if storage.cookies:
             await self._call("cookies", self._context.add_cookies(storage.cookies))
         if any(any(kept.values()) for kept in storage.kept.values()):
@@ -214,6 +227,8 @@ class Visit:
         self._ours.add(page)
         page.on("dialog", self._asked)
         tab = await Tab.open(page, self._settings)
+        if self.tabs:
+            tab.has_cookies = False
         tab.on_request(self._requested)
         return tab
 

@@ -3,7 +3,7 @@
 import base64
 import mimetypes
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,11 @@ from agentrl.errors import ConfigError
 from agentrl_envs.web.world import WebRequest, WebResponse
 
 ORIGIN: Final = "http://miniwob.test"
+_MOST_PAGES = 64
+"""That are kept as they are served, at half a megabyte each."""
+_SCRIPT = re.compile(rb"""<script src="([\w./-]+\.js)"></script>""")
+_STYLE = re.compile(rb"""<link rel="stylesheet"(?: type="text/css")? href="([\w./-]+\.css)">""")
+_ELSEWHERE = re.compile(rb"""url\(["']?(?!data:)[\w./-]""")
 _PICTURE = re.compile(rb"""url\(['"]?([\w./-]+\.(?:png|gif|jpg|svg))['"]?\)""")
 _SCRIPTS = files("agentrl_envs.web.miniwob")
 
@@ -49,29 +54,62 @@ def answer(request: WebRequest) -> WebResponse | None:
     return _file(unquote(parts.path))
 
 
-@cache
+@lru_cache(_MOST_PAGES)
 def _file(path: str) -> WebResponse | None:
     if "\0" in path:
         return None
     place = (root() / path.lstrip("/")).resolve()
     if not place.is_relative_to(root().resolve()) or not place.is_file():
         return None
-    body = place.read_bytes()
-    if place.suffix in (".html", ".css"):
-        body = _PICTURE.sub(lambda found: _inline(place, found), body)
+    body = _text(place) if place.suffix in (".html", ".css") else place.read_bytes()
     if place.suffix == ".html" and place.parent.name == "miniwob":
+        body = _SCRIPT.sub(lambda found: _with_script(place, found), body)
+        body = _STYLE.sub(lambda found: _with_style(place, found), body)
         prelude = f"<head><script>{script('prelude.js')}</script>"
         body = body.replace(b"<head>", prelude.encode(), 1)
     return WebResponse(headers={"content-type": _kind(place)}, body=body)
 
 
-def _inline(place: Path, found: re.Match[bytes]) -> bytes:
-    """Return a reference to a picture as the picture itself: it is there when the page is."""
-    picture = (place.parent / found[1].decode()).resolve()
-    if not picture.is_relative_to(root().resolve()) or not picture.is_file():
+@cache
+def _text(place: Path) -> bytes:
+    """Return a page or a style sheet with its pictures in it: they are there when it is."""
+    return _PICTURE.sub(lambda found: _with_picture(place, found), place.read_bytes())
+
+
+def _with_picture(place: Path, found: re.Match[bytes]) -> bytes:
+    if (picture := _beside(place, found)) is None:
         return found[0]
     data = base64.b64encode(picture.read_bytes())
     return b'url("data:%s;base64,%s")' % (_kind(picture).encode(), data)
+
+
+def _with_script(place: Path, found: re.Match[bytes]) -> bytes:
+    """Return a reference to a script as the script itself: a page is one request then."""
+    file = _beside(place, found)
+    source = b"" if file is None else _source(file)
+    # Words that would end the element early stay in a file of their own.
+    if not source or b"</script" in source.lower() or b"<!--" in source:
+        return found[0]
+    return b"<script>%s</script>" % source
+
+
+def _with_style(place: Path, found: re.Match[bytes]) -> bytes:
+    file = _beside(place, found)
+    rules = b"" if file is None else _text(file)
+    if not rules or b"</style" in rules.lower() or _ELSEWHERE.search(rules):
+        return found[0]
+    return b"<style>%s</style>" % rules
+
+
+@cache
+def _source(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def _beside(place: Path, found: re.Match[bytes]) -> Path | None:
+    """Return the file a page refers to; None where it is none of the package's."""
+    file = (place.parent / found[1].decode()).resolve()
+    return file if file.is_relative_to(root().resolve()) and file.is_file() else None
 
 
 def _kind(place: Path) -> str:

@@ -33,6 +33,7 @@ class MiniWobWorld:
 
     def __init__(self, family: str, seed: int, *, partial_credit: bool = False) -> None:
         """Acquire nothing."""
+        self._family = family
         self.start_url = pages.url_of(family)
         self.origins: tuple[str, ...] = (pages.ORIGIN,)
         self.reusable = family not in RELOADED
@@ -61,6 +62,10 @@ class MiniWobWorld:
             done=True,
             info={"raw_reward": raw, "reason": state.get("reason")},
         )
+
+    def ahead(self) -> "MiniWobWorld":
+        """Return the same page without a problem: the problem comes with `begin`."""
+        return type(self)(self._family, 0)
 
     def copy(self) -> Self | None:
         """Return None: the state is in the page."""

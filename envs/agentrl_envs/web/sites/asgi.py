@@ -75,6 +75,10 @@ class AsgiWorld(Generic[State]):
         del page
         return self.check(self.state, said)
 
+    def ahead(self) -> None:
+        """Return None: what the site shows is the episode's."""
+        return
+
     def copy(self) -> Self:
         """Return a world with a copy of the state."""
         other = copy.copy(self)

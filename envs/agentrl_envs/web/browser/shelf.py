@@ -1,0 +1,66 @@
+"""Pages that wait in a browser for an episode to begin on them."""
+
+from dataclasses import dataclass
+
+from agentrl_envs.web.browser.visit import Screen, Visit
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a page has to be like for an episode."""
+
+    url: str
+    """`""` is nowhere yet."""
+    screen: Screen
+    used_too: bool = False
+    """Whether another episode may have been on it."""
+
+
+class Shelf:
+    """Waiting pages, the one that has waited longest first."""
+
+    def __init__(self) -> None:
+        self._urls: dict[Visit, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def put(self, url: str, visit: Visit) -> None:
+        """Keep a page that is at an address for whoever comes next."""
+        self._urls[visit] = url
+
+    def take(self, place: Place) -> Visit | None:
+        """Return the page that was there last, if there is one that still works."""
+        for visit in reversed(self._fitting(place)):
+            del self._urls[visit]
+            if visit.sound:
+                return visit
+        return None
+
+    def count(self, place: Place) -> int:
+        """Return how many such pages there are."""
+        return len(self._fitting(place))
+
+    def surplus(self, most: int) -> Visit | None:
+        """Remove and return the page that has waited longest, where there are more than `most`.
+
+        Empty pages are not counted: somebody has asked for so many of them.
+        """
+        somewhere = [visit for visit, url in self._urls.items() if url]
+        if len(somewhere) <= most:
+            return None
+        del self._urls[somewhere[0]]
+        return somewhere[0]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._urls.clear()
+
+    def _fitting(self, place: Place) -> list[Visit]:
+        return [
+            visit
+            for visit, url in self._urls.items()
+            if url == place.url
+            and visit.screen == place.screen
+            and (place.used_too or not visit.used)
+        ]
