@@ -5,6 +5,7 @@ outside the pages are served.
 """
 
 from collections.abc import AsyncGenerator
+from html.parser import HTMLParser
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -158,6 +159,62 @@ def test_pages_are_served_with_their_kind_and_their_pictures() -> None:
     assert pages.answer(post) is None
 
 
+class References(HTMLParser):
+    """The addresses that a page loads scripts and rules from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {"script": "src", "link": "href"}.get(tag)
+        self.found += [value or "" for name, value in attrs if name == given]
+
+
+def test_a_page_is_one_request() -> None:
+    """With its scripts and its rules in it."""
+    for family in MINIWOB:
+        page = pages.answer(WebRequest(method="GET", url=pages.url_of(family), headers={}))
+        assert page is not None
+        parser = References()
+        parser.feed(page.body.decode())
+        assert parser.found == [], family
+
+
+def test_what_cannot_stand_inside_a_page_stays_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "miniwob").mkdir()
+    (tmp_path / "miniwob" / "a.html").write_text(
+        "<html><head>"
+        + "".join(f'<script src="{name}.js"></script>' for name in ("fine", "ends", "odd", "none"))
+        + "".join(f'<link rel="stylesheet" href="{name}.css">' for name in ("fine", "ends", "far"))
+        + '<script src="../../out.js"></script></head></html>'
+    )
+    (tmp_path.parent / "out.js").write_text("outside()")
+    for name, text in {
+        "fine.js": "fine()",
+        "ends.js": "'</SCRIPT>'",
+        "odd.js": "'<!--<script>'",
+        "fine.css": "a { b: url(data:x) }",
+        "ends.css": "/* </style> */",
+        "far.css": "a { b: url('far.woff') }",
+    }.items():
+        (tmp_path / "miniwob" / name).write_text(text)
+    monkeypatch.setattr(pages, "root", lambda: tmp_path)
+    url = f"{pages.ORIGIN}/miniwob/a.html"
+    pages._file.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    page = pages.answer(WebRequest(method="GET", url=url, headers={}))
+    assert page is not None
+    body = page.body.decode()
+    assert "<script>fine()</script>" in body
+    assert "<style>a { b: url(data:x) }</style>" in body
+    for stays in ("ends.js", "odd.js", "none.js", "ends.css", "far.css", "../../out.js"):
+        assert f'"{stays}"' in body
+    assert "outside()" not in body
+    pages._file.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
 class TestPages:
     """All 130 in a real browser."""
 
@@ -200,6 +257,15 @@ class TestPages:
         page = read(opening.messages[0].text)
         _, reward, terminated, _, info = await env.step(call("click", id=page.id("button", "TWO")))
         assert (reward, terminated, info["raw_reward"]) == (0, True, -1)
+
+    async def test_a_button_under_another_one_is_there_if_a_strip_of_it_is(
+        self, env: WebEnv
+    ) -> None:
+        """Four pixels of it are seen, and it is they that are clicked on."""
+        task = task_of("click-test-2", 821678674)
+        opening, _ = await env.reset(seed=0, options={"task": task})
+        assert read(opening.messages[0].text).all("button", "ONE")
+        assert (await play_gold(env, task)).reward == 1
 
     async def test_seeds_make_different_problems(self, env: WebEnv) -> None:
         texts = set[str]()

@@ -108,12 +108,17 @@ function hits(element, x, y) {
 }
 
 const GRID = [0.5, 0.25, 0.75, 0.1, 0.9];
+const EDGE_PX = 1;
+
+function parts(length) {
+  return length > 4 * EDGE_PX ? [...GRID, EDGE_PX / length, 1 - EDGE_PX / length] : GRID;
+}
 
 // The first point of an element's box at which a press would reach it; null where none does.
 function pressable(element, box) {
   const view = element.ownerDocument.defaultView;
-  for (const v of GRID) {
-    for (const h of GRID) {
+  for (const v of parts(box.height)) {
+    for (const h of parts(box.width)) {
       const x = box.left + box.width * h;
       const y = box.top + box.height * v;
       if (x < 0 || y < 0 || x >= view.innerWidth || y >= view.innerHeight) continue;

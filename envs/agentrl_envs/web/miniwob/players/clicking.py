@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from agentrl.env import Action, call
+from agentrl.env import Action, call, say
 from agentrl_envs.web.miniwob.players.scene import (
     Scene,
     click,
@@ -22,6 +22,8 @@ def _(scene: Scene) -> Sequence[Action]:
 @plans("click-test-2", "click-test-transfer", "click-button-sequence")
 def _(scene: Scene) -> Sequence[Action]:
     named = [word.strip(".,") for word in scene.goal.split() if word.strip(".,").isupper()]
+    if not all(scene.first.all("button", name) for name in named):
+        return [say("It lies under another button.")]  # about one problem in a thousand
     return [submit(scene.first, name) for name in named]
 
 
