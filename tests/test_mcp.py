@@ -7,7 +7,6 @@ equal sources that are asked twice; a server that may not greet.
 
 import asyncio
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -404,23 +403,3 @@ async def test_over_http_all_is_the_same(server: Server, listening: Listening) -
         listening.start()
         assert (await ask(box, "add", amount=1)).content == "the total is 1"
         assert os.getpid() != int(str((await ask(box, "process")).content))
-
-
-# -- the page --------------------------------------------------------------------------------------
-
-
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (HERE.parent / "docs" / "mcp.md").read_text()
-    server, client = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "server.py").write_text(server)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "client.py").write_text(client)
-    ran = subprocess.run(
-        [sys.executable, "client.py"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        timeout=2 * DEADLINE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stdout) == (0, "3 words\n"), ran.stderr

@@ -1,9 +1,6 @@
 """Tools on one session: one is opened and one is forked, whichever tools a class combines."""
 
 import functools
-import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,14 +105,3 @@ async def test_it_keeps_a_tool_s_promises() -> None:
     ]
     proven = await check_tool(Workspace, calls=calls)
     assert "forks do not interfere" in proven
-
-
-@pytest.mark.bubblewrap
-def test_the_page_runs(root: Path) -> None:
-    page = root / "docs" / "tools.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert len(blocks) >= 6
-    # A name of its own, because classes defined here are looked up by their module.
-    found: dict[str, Any] = {"__name__": "docs_tools"}
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), found)
