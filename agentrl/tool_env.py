@@ -170,24 +170,33 @@ class ToolEnv:
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
 
     async def _score(self, task: Task, toolbox: Toolbox) -> tuple[float, Info]:
-        reward = cast("Callable[..., Judged | Awaitable[Judged]]", self._reward)
         seen = (toolbox,) if self._reward_sees_tools else ()
-        with blame(EnvError, f"reward of task {task.id!r}"):
-            if inspect.iscoroutinefunction(reward):
-                verdict = await reward(task, self._messages, *seen)
-            else:
-                verdict = await in_thread(reward, task, self._messages, *seen)
-                if inspect.isawaitable(verdict):
-                    verdict = await verdict
-            info: Info = {}
-            if isinstance(verdict, Scored):
-                verdict, info = verdict.reward, dict(verdict.info)
-            if not isinstance(verdict, Mapping):
-                return checked_reward(task, float(cast("float", verdict))), info
-            components = {name: float(part) for name, part in verdict.items()}
-            for name, part in components.items():
-                checked_reward(task, part, component=name)
-            return sum(components.values()), {**info, "reward_components": components}
+        return await judged(self._reward, task, self._messages, *seen)
+
+
+async def judged(
+    reward: Callable[..., Judged | Awaitable[Judged]], task: Task, *seen: object
+) -> tuple[float, Info]:
+    """Return what a reward function says of an episode, and the info of the step that pays it.
+
+    Raises `EnvError` for one that raises, and for a reward that is no finite number.
+    """
+    with blame(EnvError, f"reward of task {task.id!r}"):
+        if inspect.iscoroutinefunction(reward):
+            verdict = await reward(task, *seen)
+        else:
+            verdict = await in_thread(reward, task, *seen)
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
+        info: Info = {}
+        if isinstance(verdict, Scored):
+            verdict, info = verdict.reward, dict(verdict.info)
+        if not isinstance(verdict, Mapping):
+            return checked_reward(task, float(cast("float", verdict))), info
+        components = {name: float(part) for name, part in verdict.items()}
+        for name, part in components.items():
+            checked_reward(task, part, component=name)
+        return sum(components.values()), {**info, "reward_components": components}
 
 
 def _required_parameters(function: Callable[..., object]) -> int:

@@ -7,6 +7,7 @@
 - `miniwob/*`: the pages of MiniWoB++ in a browser (`agentrl_envs.web.miniwob`);
 - `shop/Mix-v0`, `wiki/Mix-v0`: sites of our own in a browser (`agentrl_envs.web.sites`);
 - `web/Site-v0`: a site of yours in a browser (`agentrl_envs.web.site`);
+- `blackbox/Program-v0`: an agent program of yours, as it is (`agentrl_envs.blackbox`);
 - `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
 """
 
@@ -55,6 +56,11 @@ def register_envs() -> None:
         "programs/Mix-v0",
         _PROGRAMS,
         description="any of the programming families, graded on hidden inputs; needs families=...",
+    )
+    register(
+        "blackbox/Program-v0",
+        "agentrl_envs.blackbox:BlackBoxEnv",
+        description="an agent program that asks over HTTP; needs tasks, score, agent or command",
     )
     register(
         "recorded/Expert-v0",

@@ -1,0 +1,250 @@
+"""The endpoint: HTTP on the loopback device, for who knows an episode's key."""
+
+import asyncio
+import json
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from agentrl.env import Action
+from agentrl.errors import ConfigError
+from agentrl.gateway.anthropic import Messages
+from agentrl.gateway.chat import Chat
+from agentrl.gateway.desk import Desk, DeskClosed, Question
+from agentrl.gateway.dialogue import Asked, BadRequest, Dialect
+from agentrl.gateway.responses import Responses
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+HOST = "127.0.0.1"
+START_S = 30.0
+END_S = 10.0
+LARGEST_BYTES = 64 * 2**20
+"""Of a request's body; screenshots make large ones."""
+MODEL = "policy"
+"""The name under which the policy is listed; every name is answered."""
+
+_PROTOCOLS: dict[str, Dialect] = {
+    "chat/completions": Chat(),
+    "responses": Responses(),
+    "messages": Messages(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an episode's program has to know to ask."""
+
+    url: str
+    """Base URL for clients of Anthropic's protocol; OpenAI's want `/v1` behind it."""
+    key: str
+    """Also good as API key, at the gateway's own address."""
+    desk: Desk
+
+
+class Gateway:
+    """One endpoint for all episodes of a process. `open` starts it, `close` ends it."""
+
+    def __init__(self, server: "uvicorn.Server", serving: "asyncio.Task[None]", url: str) -> None:
+        self._server = server
+        self._serving = serving
+        self.url = url
+        self._desks: dict[str, Desk] = {}
+
+    @classmethod
+    async def open(cls) -> Self:
+        """Start on a free port; `ConfigError` when a part it needs is not installed."""
+        listening = socket.socket()
+        listening.bind((HOST, 0))
+        try:
+            server, run = _server(lambda key: made._desks.get(key), listening)
+        except BaseException:
+            listening.close()
+            raise
+        made = cls(
+            server, asyncio.create_task(run()), f"http://{HOST}:{listening.getsockname()[1]}"
+        )
+        try:
+            async with asyncio.timeout(START_S):
+                while not server.started:
+                    if made._serving.done():
+                        made._serving.result()
+                    await asyncio.sleep(0.005)
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    def place(self) -> Place:
+        """Return a place for a new episode; `free` ends it."""
+        key = secrets.token_hex(16)
+        self._desks[key] = Desk()
+        return Place(f"{self.url}/episode/{key}", key, self._desks[key])
+
+    def free(self, place: Place) -> None:
+        """End an episode: who still asks is told so. Idempotent."""
+        self._desks.pop(place.key, None)
+        place.desk.close("this episode is over")
+
+    async def close(self) -> None:
+        """End all episodes and stop serving. Idempotent."""
+        for desk in self._desks.values():
+            desk.close("the gateway is closed")
+        self._desks.clear()
+        self._server.should_exit = True
+        try:
+            async with asyncio.timeout(END_S):
+                await asyncio.shield(self._serving)
+        except TimeoutError:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+
+
+def _server(
+    find: Callable[[str], Desk | None], listening: socket.socket
+) -> tuple["uvicorn.Server", Callable[[], Coroutine[Any, Any, None]]]:
+    try:
+        import uvicorn
+
+        app = _app(find)
+    except ImportError as error:
+        raise ConfigError(
+            f"a gateway for agent programs needs {error.name}: pip install 'agentrl[gateway]'"
+        ) from error
+
+    class Server(uvicorn.Server):
+        """Leaves the process's signals to whoever has them."""
+
+        @contextmanager
+        def capture_signals(self) -> Generator[None]:
+            yield
+
+    server = Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+
+    async def run() -> None:
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            listening.close()
+
+    return server, run
+
+
+def _app(find: Callable[[str], Desk | None]) -> "Starlette":
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def models(request: "Request") -> "Response":
+        if find(_key(request)) is None:
+            return JSONResponse(Chat().error(401, "no episode has this key"), 401)
+        listed = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
+        return JSONResponse({"object": "list", "data": [listed]})
+
+    routes: list[Route] = []
+    for prefix in ("/v1", "/episode/{key}/v1"):
+        routes.append(Route(f"{prefix}/models", models, methods=["GET"]))
+        for path, protocol in _PROTOCOLS.items():
+            handler = _handler(find, protocol)
+            routes.append(Route(f"{prefix}/{path}", handler, methods=["POST"]))
+    return Starlette(routes=routes)
+
+
+def _handler(
+    find: Callable[[str], Desk | None], protocol: Dialect
+) -> Callable[["Request"], Awaitable["Response"]]:
+    from starlette.responses import JSONResponse
+
+    def refused(status: int, text: str) -> "Response":
+        # A client must not try again what will not change.
+        headers = {"x-should-retry": "false"}
+        return JSONResponse(protocol.error(status, text), status, headers=headers)
+
+    async def handle(request: "Request") -> "Response":
+        desk = find(_key(request))
+        if desk is None:
+            return refused(401, "no running episode has this key; its program outlived it")
+        try:
+            asked = protocol.read(await _body(request))
+            answered = await _unless_gone(request, desk.ask(asked))
+        except BadRequest as error:
+            return refused(400, str(error))
+        except DeskClosed as error:
+            return refused(410, str(error))
+        if answered is None:
+            return refused(499, "the client has gone")
+        return _answer(protocol, asked, *answered)
+
+    return handle
+
+
+def _answer(protocol: Dialect, asked: Asked, question: Question, action: Action) -> "Response":
+    from starlette.responses import JSONResponse, StreamingResponse
+
+    if not asked.stream:
+        return JSONResponse(protocol.answer(question.id, asked, action))
+    lines = (
+        (f"event: {event.name}\n" if event.name else "") + f"data: {event.data}\n\n"
+        for event in protocol.events(question.id, asked, action)
+    )
+    return StreamingResponse(lines, media_type="text/event-stream")
+
+
+def _key(request: "Request") -> str:
+    """Return the episode's key: of the path, or the API key."""
+    if (key := request.path_params.get("key")) is not None:
+        return str(key)
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    return bearer or request.headers.get("x-api-key", "")
+
+
+async def _body(request: "Request") -> dict[str, Any]:
+    read = bytearray()
+    async for chunk in request.stream():
+        read += chunk
+        if len(read) > LARGEST_BYTES:
+            raise BadRequest(f"a request may have {LARGEST_BYTES} bytes; send less")
+    try:
+        body = json.loads(bytes(read))
+    except ValueError as error:
+        raise BadRequest(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body  # pyright: ignore[reportUnknownVariableType]
+
+
+async def _unless_gone(
+    request: "Request", asking: Awaitable[tuple[Question, Action]]
+) -> tuple[Question, Action] | None:
+    """Return the answer; None when the client went away before there was one."""
+    answer = asyncio.ensure_future(asking)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await answer if answer.done() else None
+    finally:
+        for task in (answer, gone):
+            task.cancel()
+        await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+async def _disconnected(request: "Request") -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,120 @@
+"""The ways to run a program for one episode: a function of this process, or a command."""
+
+import inspect
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentrl.errors import ConfigError, EnvError
+from agentrl.task import Task
+from agentrl.thread import in_thread
+from agentrl_envs.blackbox.endpoint import Endpoint
+from agentrl_sandbox.host_process import HostProcess
+
+TASK_FILE = "task.json"
+RESULT_BYTES = 2**20
+"""How much of a command's output is its result; the rest is read and dropped."""
+
+
+class Program(Protocol):
+    """Something that works on a task with the policy's help."""
+
+    async def run(self, task: Task, endpoint: Endpoint) -> Any:
+        """Return the program's result. Cancelled, it ends with all it started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`agent(task, endpoint)`: a coroutine, or a plain function that runs in a thread.
+
+    A thread cannot be ended from outside: it ends with its next request, which is refused when the
+    episode is over.
+    """
+
+    agent: Callable[[Task, Endpoint], Any]
+
+    async def run(self, task: Task, endpoint: Endpoint) -> Any:
+        """Return what the function returns."""
+        if inspect.iscoroutinefunction(self.agent):
+            return await self.agent(task, endpoint)
+        result = await in_thread(self.agent, task, endpoint)
+        return await result if inspect.isawaitable(result) else result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program in any language, in a process and an empty folder of its own; stdout is the result.
+
+    It finds its task in `task.json` and wherever its words say `{prompt}`, `{task_id}` or `{seed}`;
+    never the answer. It sees the endpoint's variables, those named in `pass_env`, `PATH`, and a
+    `HOME` that is its folder.
+    """
+
+    words: tuple[str, ...]
+    pass_env: tuple[str, ...] = ()
+
+    async def run(self, task: Task, endpoint: Endpoint) -> str:
+        """Return what the program wrote; `EnvError` when it ends with another code than 0."""
+        folder = Path(tempfile.mkdtemp(prefix="agentrl-program-"))
+        try:
+            (folder / TASK_FILE).write_text(json.dumps(_told(task), ensure_ascii=False))
+            process = await HostProcess.start(
+                filled(self.words, task), env=self._env(folder, endpoint), cwd=folder
+            )
+            try:
+                written = await process.output(RESULT_BYTES)
+                if not await process.ended(_END_S):
+                    raise EnvError(
+                        f"{self.words[0]} closed its output and went on for {_END_S:g} s"
+                    )
+            finally:
+                await process.close(grace_s=0)
+            if process.returncode != 0:
+                raise EnvError(
+                    f"{self.words[0]} ended with exit code {process.returncode}: "
+                    f"{process.last_words or 'it wrote nothing to stderr'}"
+                )
+            return written.decode(errors="replace")
+        finally:
+            await in_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    def _env(self, folder: Path, endpoint: Endpoint) -> dict[str, str]:
+        if missing := [name for name in self.pass_env if name not in os.environ]:
+            raise ConfigError(
+                f"the variable {missing[0]} is to be handed to {self.words[0]} and is not set; set "
+                "it, or leave it out of pass_env"
+            )
+        passed = {name: os.environ[name] for name in self.pass_env}
+        home = {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
+        return {"PATH": os.environ.get("PATH", os.defpath), **home, **passed, **endpoint.environ}
+
+
+_END_S = 5.0
+
+
+def filled(words: Sequence[str], task: Task) -> list[str]:
+    """Return a command's words with the task's own in the place of their names."""
+    own = {"prompt": task.messages[-1].text, "task_id": task.id, "seed": str(task.seed)}
+    return [_filled(word, own) for word in words]
+
+
+def _filled(word: str, own: Mapping[str, str]) -> str:
+    # In one pass: what a prompt says in braces is its own.
+    head, brace, tail = word.partition("{")
+    if not brace:
+        return word
+    name, closed, rest = tail.partition("}")
+    if not closed or name not in own:
+        return f"{head}{{{_filled(tail, own)}"
+    return head + own[name] + _filled(rest, own)
+
+
+def _told(task: Task) -> dict[str, Any]:
+    messages = [{"role": one.role, "content": one.text} for one in task.messages]
+    return {"id": task.id, "split": task.split, "seed": task.seed, "messages": messages}
