@@ -38,6 +38,8 @@ VOCABULARY_EPISODES = 2000
 class Policy:
     """A model, and how it speaks."""
 
+    path: Path | str
+    """Where its files are, or the name of them on the hub."""
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     chat: "ChatFormat"
@@ -50,7 +52,7 @@ def load_policy(config: RunConfig, path: Path | str) -> Policy:
     device = wiring.device_of(config.policy.device)
     tokenizer = load_tokenizer(path)
     model = load_model(path, dtype=config.policy.dtype, device=device)
-    return Policy(model, tokenizer, wiring.chat_format(config, tokenizer))
+    return Policy(path, model, tokenizer, wiring.chat_format(config, tokenizer))
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -157,7 +159,7 @@ class FirstPolicy:
                 context_tokens=self.config.engine.context_tokens,
                 seed=derive(self.config.run.seed, "weights"),
             )
-        return Policy(model, tokenizer, wiring.chat_format(self.config, tokenizer))
+        return Policy(scratch, model, tokenizer, wiring.chat_format(self.config, tokenizer))
 
     def _warm(
         self,

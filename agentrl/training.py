@@ -156,7 +156,7 @@ async def _train(
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
-            engine, trainer = wiring.engine_and_trainer(config, policy.model, policy.tokenizer)
+            engine, trainer = wiring.engine_and_trainer(config, policy)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
             remembered = checkpoints.restore(trainer)
             record = wiring.run_store(

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl.chat.format import ChatFormat
-    from agentrl.engine.local import LocalEngine
+    from agentrl.engine.opening import ClosingEngine
+    from agentrl.first_policy import Policy
     from agentrl.learn.checkpoint import Checkpoints
     from agentrl.learn.trainer import Trainer
     from agentrl.rollout.branching.gated import GatedTrees
@@ -408,20 +409,6 @@ def chat_format(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> "Cha
     return ChatFormat(tokenizer, dialect=config.policy.dialect, template=config.policy.template)
 
 
-def engine(
-    config: RunConfig, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
-) -> "LocalEngine":
-    """Return the engine in this process."""
-    from agentrl.engine.local import LocalEngine
-
-    return LocalEngine(
-        model,
-        slots=config.engine.slots,
-        context_tokens=config.engine.context_tokens,
-        decode=lambda token_ids: str(tokenizer.decode(list(token_ids))),
-    )
-
-
 def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
     """Return the learning half around a model, which it changes; see `engine_and_trainer`."""
     from agentrl.learn.trainer import Trainer
@@ -435,13 +422,12 @@ def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
     )
 
 
-def engine_and_trainer(
-    config: RunConfig, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
-) -> tuple["LocalEngine", "Trainer"]:
-    """Return both halves around a model. The engine copies it before the trainer puts adapters into
-    it, or rounds it."""
-    sampling = engine(config, model, tokenizer)
-    return sampling, trainer(config, model)
+def engine_and_trainer(config: RunConfig, policy: "Policy") -> tuple["ClosingEngine", "Trainer"]:
+    """Return both halves around a policy. The engine copies it before the trainer puts adapters
+    into it, or rounds it."""
+    from agentrl.engine.opening import engine_of
+
+    return engine_of(config, policy), trainer(config, policy.model)
 
 
 def checkpoints(

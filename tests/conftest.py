@@ -84,13 +84,7 @@ def missing_peer(name: str) -> str:
     return "" if place.is_dir() else f"{place} is not there; tests/peers.sh {name} builds it"
 
 
-def missing_vllm() -> str:
-    """Return why vLLM cannot be imported here, or an empty string."""
-    found = importlib.util.find_spec("vllm") is not None
-    return "" if found else "vLLM is not installed; docs/vllm.md says how to run its tests"
-
-
-PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers")
+PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers", "vllm")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
@@ -99,7 +93,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     **{name: partial(missing_peer, name) for name in PEERS},
-    "vllm": cache(missing_vllm),
 }
 """Marks that stand for a part of the system, and what says why it is missing."""
 
@@ -129,6 +122,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # A test may have run code that set its own number; importing torch for this alone is too dear.
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+# Those that import vLLM; test_vllm.py runs them in its venv.
+collect_ignore = [] if importlib.util.find_spec("vllm") else ["with_vllm"]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 # Builds what tests of adapters and exports compare with: other people's packages, each in a place of
 # its own under .bench/, because they do not go together with ours or with each other.
 #
-#     tests/peers.sh gem harbor pyarrow      (all without names; `openenv` and `verifiers` are large)
+#     tests/peers.sh gem harbor pyarrow      (all without names; `vllm` is 2 GB)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -17,6 +17,7 @@ build() {
     gem) venv "$place" gem-llm==0.1.0 ;;
     openenv) venv "$place" openenv-core==0.3.0 ;;
     verifiers) venv "$place" verifiers==0.4.0 ;;
+    vllm) vllm "$place" ;;
     # Not into our venv: the schema of ATIF, of a distribution that asks for Python 3.12 ...
     harbor)
         mkdir -p "$place.partial/wheel"
@@ -54,7 +55,17 @@ venv() {
     trap - ERR
 }
 
-for name in "${@:-gem harbor openenv pyarrow verifiers}"; do
+# torch first: what it brings along is decided before anything else asks for it.
+vllm() {
+    venv "$1" torch==2.13.0
+    trap 'rm -rf "$place"' ERR
+    local into="$1/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps"
+    $into -r tests/vllm-requirements.txt
+    $into --no-build-isolation --editable .
+    trap - ERR
+}
+
+for name in "${@:-gem harbor openenv pyarrow verifiers vllm}"; do
     for one in $name; do
         build "$one"
     done

@@ -87,15 +87,34 @@ class PolicySection(Section):
     """`cpu`, `cuda`, or the best there is."""
 
 
+class VllmSection(Section):
+    """What vLLM may use."""
+
+    memory_fraction: float = Field(default=0.45, gt=0, lt=1)
+    """Share of a GPU's memory for weights and keys; the trainer needs some of what is left."""
+    cache_bytes: PositiveInt | None = None
+    """Room for keys instead of a share; on a CPU, 1 GiB unless set."""
+    prefill_tokens: PositiveInt | None = None
+    """Most tokens of prompts and samples in one step; vLLM's own choice unless set."""
+    prefix_cache: bool = True
+    """Whether keys are kept across turns and shared between samples of a prompt."""
+    eager: bool = False
+    """Whether to go without CUDA graphs; on a CPU it always does."""
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Any other argument of vLLM's `EngineArgs`, such as `tensor_parallel_size`."""
+
+
 class EngineSection(Section):
     """The policy engine that samples turns."""
 
-    kind: Literal["local"] = "local"
-    """Which engine: `local` decodes in this process."""
+    kind: Literal["local", "vllm"] = "local"
+    """Which engine: `local` decodes with torch alone, `vllm` with vLLM (docs/vllm.md)."""
     slots: PositiveInt = 32
     """Requests decoded at once."""
     context_tokens: PositiveInt = 1024
     """Longest context, prompt and sampled tokens together."""
+    vllm: VllmSection = VllmSection()
+    """What `vllm` may use."""
 
 
 class SamplingSection(Section):

@@ -67,8 +67,10 @@ async def _evaluate(
 ) -> Report:
     make_env = wiring.env_factory(config)
     heldout = wiring.evaluation_tasks(config, make_env())
+    from agentrl.engine.opening import engine_of
+
     policy = load_policy(config, path)
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
-        async with run_scope(), wiring.engine(config, policy.model, policy.tokenizer) as engine:
+        async with run_scope(), engine_of(config, policy) as engine:
             rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
             return await wiring.evaluation(config, heldout).run(rollouts, progress, record=record)

@@ -9,7 +9,7 @@ import torch
 
 from agentrl.engine.flight import Flight
 from agentrl.engine.sampling import Pick
-from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError
 
@@ -17,6 +17,8 @@ from agentrl.errors import ConfigError, EngineError
 # between two steps is ours to decide.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# The CPU build would pin this whole process, trainer and all, to cores of its choice.
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class Core:
             "max_num_seqs": settings.slots,
             "max_num_batched_tokens": settings.prefill_tokens,
             "enable_prefix_caching": settings.prefix_cache,
-            "enforce_eager": settings.enforce_eager or cpu,
+            "gpu_memory_utilization": settings.memory_fraction,
+            "kv_cache_memory_bytes": settings.cache_bytes or (CPU_CACHE_BYTES if cpu else None),
+            "enforce_eager": settings.eager or cpu,
             "skip_tokenizer_init": True,
             "logits_processors": [draws.Draws],
             # A step then ends with the tokens it computed, and weights never change inside one.

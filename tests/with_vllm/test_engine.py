@@ -1,4 +1,4 @@
-"""vLLM for real, beside the local engine and a plain forward pass; runs in a venv that has vLLM.
+"""vLLM in this process, beside the local engine and a plain forward pass.
 
 Mutants seen caught: a tied head that is not packed again; cached keys of older weights; noise by
 place in the completion; versions of the start, or of the end, of a request.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentrl.engine.vllm import VllmEngine
 
 # vLLM and what it imports warn of each other.
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 VOCABULARY = 512
 CONTEXT_TOKENS = 128
