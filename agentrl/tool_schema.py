@@ -93,8 +93,15 @@ def _json_schema(signature: Signature) -> ToolSchema:
         get_json_schema,
     )
 
+    stand_in = _stand_in(signature)
     try:
-        return get_json_schema(_stand_in(signature))
+        try:
+            return get_json_schema(stand_in)
+        except TypeHintParsingException:
+            # Older ones cannot write every type that a tool returns, such as tuple[X, ...].
+            if stand_in.__annotations__.pop("return", None) is None:
+                raise
+            return get_json_schema(stand_in)
     except (DocstringParsingException, TypeHintParsingException) as error:
         raise ConfigError(
             f"tool {signature.function.__qualname__}: {error} "

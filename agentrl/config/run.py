@@ -115,6 +115,14 @@ class EngineSection(Section):
     """Longest context, prompt and sampled tokens together."""
     vllm: VllmSection = VllmSection()
     """What `vllm` may use."""
+    processes: int = Field(default=0, ge=0)
+    """Engines in processes of their own, each with all of `slots`; 0 is one in this process."""
+    python: str | None = None
+    """Interpreter of those processes, where vLLM has a venv of its own; this one's by default."""
+    start_s: PositiveFloat = 600.0
+    """Deadline for such a process to have its engine ready."""
+    max_restarts: int = Field(default=10, ge=0)
+    """How often a process that died is replaced."""
 
 
 class SamplingSection(Section):

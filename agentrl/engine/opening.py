@@ -1,9 +1,10 @@
 """From the engine section of a config to an engine."""
 
-from collections.abc import Sequence
+import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
+from agentrl.engine.recipe import EngineRecipe
 from agentrl.policy import PolicyEngine
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class ClosingEngine(PolicyEngine, Protocol):
     """A policy engine for `async with`, which closes it."""
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> PolicyEngine: ...
 
     async def __aexit__(
         self,
@@ -30,23 +31,27 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     Raises `ConfigError` where the package behind it is missing or refuses its options.
     """
     section = config.engine
-
-    def decode(token_ids: Sequence[int]) -> str:
-        return str(policy.tokenizer.decode(list(token_ids)))
-
-    if section.kind == "vllm":
-        from agentrl.engine.vllm import VllmEngine, VllmSettings
-
-        settings = VllmSettings(
-            model=policy.path,
-            slots=section.slots,
-            context_tokens=section.context_tokens,
-            dtype=config.policy.dtype,
-            **section.vllm.model_dump(),
-        )
-        return VllmEngine(settings, decode=decode)
-    from agentrl.engine.local import LocalEngine
-
-    return LocalEngine(
-        policy.model, slots=section.slots, context_tokens=section.context_tokens, decode=decode
+    recipe = EngineRecipe(
+        kind=section.kind,
+        folder=str(policy.path),
+        slots=section.slots,
+        context_tokens=section.context_tokens,
+        dtype=config.policy.dtype,
+        device=str(policy.model.device),
+        threads=config.run.threads,
+        vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
     )
+    if section.processes:
+        from agentrl.engine.remote.process import ProcessEngine, Replicas
+
+        engines = [
+            ProcessEngine(
+                recipe,
+                python=section.python or sys.executable,
+                start_s=section.start_s,
+                max_restarts=section.max_restarts,
+            )
+            for _ in range(section.processes)
+        ]
+        return engines[0] if len(engines) == 1 else Replicas(engines)
+    return recipe.open(policy.model, policy.tokenizer)

@@ -1,10 +1,12 @@
 """Weights as they come: a state dict, or a folder of safetensors."""
 
+import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
 from torch import Tensor
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 Weights = Mapping[str, Tensor] | str | PathLike[str]
 """A state dict with the Hugging Face parameter names, or a folder (or file) of safetensors."""
@@ -17,7 +19,7 @@ def read_weights(weights: Weights) -> Mapping[str, Tensor]:
     from safetensors.torch import load_file
 
     path = Path(weights)
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    files = _files_in(path) if path.is_dir() else [path]
     if not files or not path.exists():
         raise FileNotFoundError(
             f"no *.safetensors in {path}; save the model with save_pretrained, or load a state dict"
@@ -26,6 +28,16 @@ def read_weights(weights: Weights) -> Mapping[str, Tensor]:
     for file in files:
         state.update(load_file(file))
     return state
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a model's weights: those of its index, or all; a checkpoint has more."""
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    if not index.exists():
+        return sorted(folder.glob("*.safetensors"))
+    return [
+        folder / name for name in sorted({*json.loads(index.read_text())["weight_map"].values()})
+    ]
 
 
 def take(state: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

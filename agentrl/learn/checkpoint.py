@@ -1,7 +1,7 @@
 """Checkpoints: a Hugging Face model folder that also holds what a run needs to go on.
 
     step-000020/
-      config.json model.safetensors tokenizer.json ...   the policy, as any tool can load it
+      config.json model.safetensors(.index.json) tokenizer.json ...   the policy, for any tool
       optimizer.safetensors                              moments and step counts by parameter name
       critic.safetensors                                 the same of the critic, and its weights
       adapter/                                           LoRA alone, as peft writes it
@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.lora import identity, is_adapted, load_adapter, save_adapter
@@ -212,8 +213,21 @@ def _save_policy(
     """Write a model folder that holds these weights."""
     with no_bars():
         model.save_pretrained(folder, state_dict=dict(weights))
+    _write_index(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+
+
+def _write_index(folder: Path) -> None:
+    """Say which file holds the policy: some loaders, vLLM's for one, read every safetensors file of
+    a folder without an index, and a checkpoint has others too."""
+    file, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
+    if index.exists() or not file.exists():  # it is in several files, which have an index
+        return
+    with safe_open(file, framework="pt") as weights:
+        names = sorted(weights.keys())
+    size = {"total_size": file.stat().st_size}
+    _write_json(index, {"metadata": size, "weight_map": dict.fromkeys(names, file.name)})
 
 
 @contextmanager

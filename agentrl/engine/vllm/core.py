@@ -17,6 +17,8 @@ from agentrl.errors import ConfigError, EngineError
 # between two steps is ours to decide.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# Every load of weights is several lines otherwise; what goes wrong is raised.
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 # The CPU build would pin this whole process, trainer and all, to cores of its choice.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 

@@ -1,0 +1,341 @@
+"""An engine on the other side of a socket, as a policy engine here.
+
+Every call ends: with its answer, or with `EngineError` when the connection ends or has been silent
+for `silence_s`. What a request has sampled when that happens is lost with the engine; the episode
+still has the turns before.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from agentrl.engine.remote.frames import (
+    PROTOCOL,
+    Closed,
+    Frame,
+    proof,
+    read_frame,
+    write_frame,
+)
+from agentrl.engine.remote.wire import (
+    read_completion,
+    read_scores,
+    request_frame,
+    score_frame,
+)
+from agentrl.engine.weights import Weights
+from agentrl.errors import ConfigError, EngineError
+from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from agentrl.thread import in_thread
+
+CLOSE_S = 10.0
+"""How long a server has to end what is in flight."""
+
+
+async def connect(
+    address: str, *, key: bytes, start_s: float = 60.0, silence_s: float = 60.0
+) -> "RemoteEngine":
+    """Return the engine that listens at `host:port`.
+
+    Raises `ConfigError` for an address or a key that is wrong, `EngineError` where nobody answers.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"an engine's address is host:port, got {address!r}")
+    try:
+        async with asyncio.timeout(start_s):
+            reader, writer = await asyncio.open_connection(host, int(port))
+    except (OSError, TimeoutError) as error:
+        raise EngineError(f"no engine answers at {address} ({error!r}); is it started?") from error
+    return await RemoteEngine.over(
+        reader,
+        writer,
+        key=key,
+        name=f"the engine at {address}",
+        start_s=start_s,
+        silence_s=silence_s,
+    )
+
+
+class RemoteEngine:
+    """One connection to an `EngineServer`. All calls belong to one event loop."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        name: str,
+        version: int,
+        scores: bool,
+        silence_s: float,
+    ) -> None:
+        """Take a connection over which both sides have met; see `over`."""
+        self._reader = reader
+        self._writer = writer
+        self._name = name
+        self._version = version
+        self._scores = scores
+        self._silence_s = silence_s
+        self._numbers = count(1)
+        self._calls: dict[int, asyncio.Future[Frame]] = {}
+        self._ids: dict[str, int] = {}
+        self._heard_s = asyncio.get_running_loop().time()
+        self._broken: str | None = None
+        self._closing = False
+        self._tasks = (
+            asyncio.create_task(self._listen(), name="agentrl-engine-answers"),
+            asyncio.create_task(self._watch(), name="agentrl-engine-pings"),
+        )
+
+    @classmethod
+    async def over(
+        cls,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        key: bytes = b"",
+        name: str = "the engine",
+        start_s: float,
+        silence_s: float = 60.0,
+    ) -> "RemoteEngine":
+        """Meet the server at the other end; one that still loads its model says nothing so long.
+
+        Raises `EngineError` when it is gone or late, `ConfigError` when it refuses the key or
+        speaks another protocol.
+        """
+        try:
+            async with asyncio.timeout(start_s):
+                hello = await read_frame(reader, max_body_bytes=0)
+                if hello.head.get("hello") != PROTOCOL:
+                    raise ConfigError(
+                        f"{name} speaks protocol {hello.head.get('hello')!r}, and this agentrl "
+                        f"{PROTOCOL}; use the same version on both sides"
+                    )
+                write_frame(writer, Frame({"proof": proof(key, hello.head["nonce"])}))
+                ready = await read_frame(reader, max_body_bytes=0)
+        except TimeoutError as error:
+            writer.close()
+            raise EngineError(f"{name} was not ready in {start_s:g} s") from error
+        except (Closed, ConfigError, OSError) as error:
+            writer.close()
+            if isinstance(error, ConfigError):
+                raise
+            raise EngineError(f"{name} is gone: {error}") from error
+        if why := ready.head.get("refused"):
+            writer.close()
+            raise ConfigError(f"{name} refuses us: {why}")
+        return cls(
+            reader,
+            writer,
+            name=name,
+            version=ready.head["version"],
+            scores=ready.head["scores"],
+            silence_s=silence_s,
+        )
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that were loaded when the engine last said something."""
+        return self._version
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it can be asked."""
+        return self._broken is None and not self._closing
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn. Cancelling the caller frees the request and returns nothing.
+
+        Raises `ValueError` for a request that cannot be served, `EngineError` when the engine is
+        closed, broken or out of reach.
+        """
+        number = self._number_of(request.id)
+        try:
+            answer = await self._ask(number, request_frame(request, {"call": "generate"}))
+        finally:
+            self._ids.pop(request.id, None)
+        return read_completion(answer)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens.
+
+        Raises as `generate` does, and `ConfigError` for an engine that cannot score.
+        """
+        number = self._number_of(request.id)
+        try:
+            answer = await self._ask(number, score_frame(request, {"call": "score"}))
+        finally:
+            self._ids.pop(request.id, None)
+        return read_scores(answer)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        if (number := self._ids.get(request_id)) is not None and self.is_open:
+            await self._call("abort", of=number)
+
+    async def pause(self) -> None:
+        """End every request in flight as aborted and hold new ones back until `resume`."""
+        await self._call("pause")
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        await self._call("resume")
+
+    async def load(self, weights: Weights, version: int) -> None:
+        """Take new weights: a file or folder of safetensors by its path, as the server sees it, or
+        a state dict, which is sent.
+
+        Requests in flight go on, and their next tokens carry the new version.
+        """
+        if not isinstance(weights, Mapping):
+            await self._call("load", path=_absolute(weights), to=version)
+            return
+        number = next(self._numbers)
+        head = {"call": "load", "path": None, "to": version}
+        await self._ask(number, Frame(head, await in_thread(to_safetensors, weights)))
+
+    async def close(self) -> None:
+        """End every request as aborted and let the server go. Idempotent."""
+        if self._closing:
+            return
+        if self._broken is None and self._ids:
+            for number in self._ids.values():
+                write_frame(
+                    self._writer, Frame({"call": "abort", "n": next(self._numbers), "of": number})
+                )
+            waiting = [self._calls[number] for number in self._ids.values()]
+            self._closing = True
+            await asyncio.wait(waiting, timeout=CLOSE_S)
+        self._closing = True
+        self._fail(f"{self._name} was closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+
+    async def __aenter__(self) -> "RemoteEngine":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _number_of(self, id: str) -> int:
+        if id in self._ids:
+            raise ValueError(f"request {id!r} is in flight already; give each its own id")
+        self._ids[id] = next(self._numbers)
+        return self._ids[id]
+
+    async def _call(self, call: str, **head: Any) -> None:
+        await self._ask(next(self._numbers), Frame({"call": call, **head}))
+
+    async def _ask(self, number: int, frame: Frame) -> Frame:
+        if not self.is_open:
+            raise EngineError(self._broken or f"{self._name} is closed; make a new one")
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            write_frame(self._writer, Frame({**frame.head, "n": number}, frame.body))
+            await self._drain()
+            return _checked(await answer)
+        except asyncio.CancelledError:
+            if self.is_open:
+                write_frame(self._writer, Frame({"call": "cancel", "n": number}))
+            raise
+        finally:
+            self._calls.pop(number, None)
+
+    async def _drain(self) -> None:
+        # A server that reads nothing any more is found by `_watch`, which ends the connection.
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            self._break(f"{self._name} is gone ({error})")
+
+    async def _listen(self) -> None:
+        """Hand answers to who waits for them, until there are no more."""
+        try:
+            while True:
+                frame = await read_frame(self._reader)
+                self._heard_s = asyncio.get_running_loop().time()
+                self._version = frame.head.get("version", self._version)
+                waiting = self._calls.get(frame.head.get("n", -1))
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(frame)
+        except Closed as error:
+            self._break(f"{self._name} is gone: {error}")
+
+    async def _watch(self) -> None:
+        """Say something often enough, and notice when nothing comes back."""
+        loop = asyncio.get_running_loop()
+        period_s = self._silence_s / 6
+        while self._broken is None:
+            silent_s = loop.time() - self._heard_s
+            if silent_s > self._silence_s:
+                self._break(f"{self._name} has said nothing for {silent_s:.0f} s")
+                return
+            write_frame(self._writer, Frame({"call": "ping", "n": next(self._numbers)}))
+            await asyncio.sleep(period_s)
+
+    def _break(self, why: str) -> None:
+        self._fail(why)
+        self._writer.transport.abort()
+
+    def _fail(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = f"{why}; make a new one"
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineError(why))
+
+
+def to_safetensors(weights: Mapping[str, Tensor]) -> bytes:
+    """Return a state dict as the bytes of a safetensors file.
+
+    Names that share their storage, as a tied head does, are written once: under the first name.
+    """
+    from safetensors.torch import save
+
+    plain: dict[str, Tensor] = {}
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for name, tensor in weights.items():
+        place = (tensor.data_ptr(), tuple(tensor.shape))
+        if place in seen:
+            continue
+        seen.add(place)
+        plain[name] = tensor.detach().cpu().contiguous()
+    return save(plain)
+
+
+def _absolute(path: "str | os.PathLike[str]") -> str:
+    return os.path.abspath(path)
+
+
+def _checked(answer: Frame) -> Frame:
+    """Return an answer, or raise what the other side raised."""
+    text = answer.head.get("text", "")
+    match answer.head.get("error"):
+        case None:
+            return answer
+        case "value":
+            raise ValueError(text)
+        case "config":
+            raise ConfigError(text)
+        case _:
+            raise EngineError(text)

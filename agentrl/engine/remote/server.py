@@ -1,0 +1,279 @@
+"""Any policy engine, behind a socket. Everything runs on the loop that the engine runs on.
+
+    who waits          for what                        until
+    -----------------  ------------------------------  --------------------------------------------
+    a newcomer         the proof that it has the key   `HELLO_S`, and it is turned away
+    a connection       its next frame                  `silence_s`, and it is taken for dead
+    a connection       its client to read answers      `silence_s`, and it is taken for dead
+    a request          the engine                      its own end, or that of its connection
+
+Requests of a connection that ended are cancelled: nobody is left to read what they sample.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from agentrl.engine.remote.frames import (
+    PROTOCOL,
+    Closed,
+    Frame,
+    is_proof,
+    new_nonce,
+    read_frame,
+    write_frame,
+)
+from agentrl.engine.remote.wire import (
+    completion_frame,
+    read_request,
+    read_score,
+    scores_frame,
+)
+from agentrl.errors import ConfigError, EngineError, RolloutError
+from agentrl.policy import PolicyEngine, ScoringEngine
+
+HELLO_S = 30.0
+SILENCE_S = 60.0
+
+
+class EngineServer:
+    """Serves one engine, which it does not own, to any number of clients.
+
+    They share it: pausing and loading it is for all of them, so one run should use it at a time.
+    """
+
+    def __init__(
+        self, engine: PolicyEngine, *, key: bytes = b"", silence_s: float = SILENCE_S
+    ) -> None:
+        """Take an engine; only who has `key` is served. Clients say something every few seconds."""
+        self._engine = engine
+        self._key = key
+        self._silence_s = silence_s
+        self._numbers = count(1)
+        self._serving: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        # Pauses, loads and resumes are done in the order in which they were asked for.
+        self._turn = asyncio.Lock()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Take connections from now on, and return the port (which a `port` of 0 leaves open)."""
+        self._server = await asyncio.start_server(self._welcome, host, port)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client until it is gone."""
+        connection = _Connection(self, next(self._numbers), reader, writer)
+        try:
+            await connection.run()
+        except Closed:
+            pass
+        finally:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Let every client go. The engine stays open. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def __aenter__(self) -> "EngineServer":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self.serve(reader, writer), name="agentrl-engine-client")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    # --- what connections use ---------------------------------------------------------------------
+
+    @property
+    def engine(self) -> PolicyEngine:
+        """Return what is served."""
+        return self._engine
+
+    @property
+    def key(self) -> bytes:
+        """Return what a client must have."""
+        return self._key
+
+    @property
+    def silence_s(self) -> float:
+        """Return after how long a client that says nothing is taken for dead."""
+        return self._silence_s
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Return what whoever changes the engine holds."""
+        return self._turn
+
+
+class _Connection:
+    """One client. Its calls are numbered by itself; every one but `cancel` is answered."""
+
+    def __init__(
+        self,
+        server: EngineServer,
+        number: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._number = number
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._names: dict[int, str] = {}
+        self._do: dict[str, Callable[[Frame], Awaitable[Frame]]] = {
+            "generate": self._generate,
+            "score": self._score,
+            "abort": self._abort,
+            "pause": self._pause,
+            "resume": self._resume,
+            "load": self._load,
+            "ping": self._ping,
+        }
+
+    async def run(self) -> None:
+        """Serve until the client is gone; raises `Closed` then."""
+        await self._greet()
+        while True:
+            frame = await self._read(self._server.silence_s)
+            call, number = frame.head.get("call"), frame.head.get("n")
+            if not isinstance(number, int) or (call != "cancel" and number in self._calls):
+                raise Closed(f"a call has number {number!r}")
+            if call == "cancel":
+                if (task := self._calls.get(number)) is not None:
+                    task.cancel()
+            elif call in self._do:
+                task = asyncio.create_task(self._answer(number, self._do[call], frame))
+                self._calls[number] = task
+            else:
+                raise Closed(f"there is no call {call!r}")
+
+    async def close(self) -> None:
+        """End what the client asked for, and let it go."""
+        calls = list(self._calls.values())
+        for task in calls:
+            task.cancel()
+        if calls:
+            await asyncio.wait(calls)
+        self._writer.close()
+        # Closing waits for what is written to be read, and a dead client reads nothing.
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+
+    async def _greet(self) -> None:
+        nonce = new_nonce()
+        write_frame(self._writer, Frame({"hello": PROTOCOL, "nonce": nonce}))
+        said = await self._read(HELLO_S, max_body_bytes=0)
+        if not is_proof(said.head.get("proof"), self._server.key, nonce):
+            write_frame(self._writer, Frame({"refused": "the key is another one"}))
+            raise Closed("a client without the key")
+        scores = isinstance(self._engine, ScoringEngine)
+        write_frame(self._writer, Frame({"scores": scores, "version": self._engine.version}))
+
+    async def _read(self, within_s: float, *, max_body_bytes: int | None = None) -> Frame:
+        try:
+            async with asyncio.timeout(within_s):
+                return await read_frame(self._reader, max_body_bytes=max_body_bytes)
+        except TimeoutError as error:
+            raise Closed(f"nothing was said in {within_s:g} s") from error
+
+    async def _answer(
+        self, number: int, do: Callable[[Frame], Awaitable[Frame]], frame: Frame
+    ) -> None:
+        """Do what was asked and say how it ended: an engine's failure is the caller's to see."""
+        try:
+            answer = await do(frame)
+        except Exception as error:  # noqa: BLE001 - attributed there, where it is raised again
+            answer = Frame({"error": _kind(error), "text": _text(error)})
+        finally:
+            self._calls.pop(number, None)
+            self._names.pop(number, None)
+        head = {**answer.head, "n": number, "version": self._engine.version}
+        with contextlib.suppress(OSError, TimeoutError):
+            write_frame(self._writer, Frame(head, answer.body))
+            async with asyncio.timeout(self._server.silence_s):
+                await self._writer.drain()
+
+    def _name(self, frame: Frame) -> str:
+        """Return a name for a request that no other client, and no later request, has."""
+        number = frame.head["n"]
+        self._names[number] = f"{frame.head['id']}#{self._number}.{number}"
+        return self._names[number]
+
+    async def _generate(self, frame: Frame) -> Frame:
+        request = read_request(frame, self._name(frame))
+        return completion_frame(await self._engine.generate(request), {})
+
+    async def _score(self, frame: Frame) -> Frame:
+        engine = self._engine
+        if not isinstance(engine, ScoringEngine):
+            raise ConfigError(f"{type(engine).__name__} cannot score tokens")
+        return scores_frame(await engine.score(read_score(frame, self._name(frame))), {})
+
+    async def _abort(self, frame: Frame) -> Frame:
+        if (name := self._names.get(frame.head["of"])) is not None:
+            await self._engine.abort(name)
+        return Frame({})
+
+    async def _pause(self, frame: Frame) -> Frame:
+        del frame
+        async with self._server.turn:
+            await self._engine.pause()
+        return Frame({})
+
+    async def _resume(self, frame: Frame) -> Frame:
+        del frame
+        async with self._server.turn:
+            await self._engine.resume()
+        return Frame({})
+
+    async def _load(self, frame: Frame) -> Frame:
+        weights: Any = frame.head["path"]
+        if weights is None:
+            from safetensors.torch import load
+
+            weights = load(frame.body)
+        async with self._server.turn:
+            await self._engine.load(weights, frame.head["to"])
+        return Frame({})
+
+    async def _ping(self, frame: Frame) -> Frame:
+        del frame
+        return Frame({})
+
+
+def _kind(error: Exception) -> str:
+    match error:
+        case ConfigError():
+            return "config"
+        case RolloutError():
+            return "engine"
+        case ValueError() | FileNotFoundError():
+            return "value"
+        case _:
+            return "engine"
+
+
+def _text(error: Exception) -> str:
+    known = isinstance(error, ConfigError | EngineError | ValueError)
+    return str(error) if known else f"{type(error).__name__}: {error}"

@@ -1,0 +1,199 @@
+"""Requests and answers as frames: numbers by the thousand as arrays, the rest as JSON.
+
+Log-probs and entropies travel as 8-byte floats, so what arrives is what was sampled, bit for bit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl.engine.remote.frames import Frame
+from agentrl.message import Image
+from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest, Scores
+
+IDS, NUMBERS, RAW = "<i8", "<f8", "|u1"
+Top = tuple[tuple[tuple[int, float], ...], ...]
+
+
+class Packing:
+    """Arrays on their way into a frame."""
+
+    def __init__(self) -> None:
+        self._arrays: list[tuple[str, str, int]] = []
+        self._parts: list[bytes] = []
+
+    def add(self, name: str, kind: str, values: Sequence[int] | Sequence[float] | bytes) -> None:
+        """Append an array under a name."""
+        raw = isinstance(values, bytes)
+        self._arrays.append((name, kind, len(values)))
+        self._parts.append(values if raw else np.asarray(values, dtype=kind).tobytes())
+
+    def add_top(self, top: Top) -> None:
+        """Append alternatives per token, which differ in number."""
+        flat = [pair for one in top for pair in one]
+        self.add("top_counts", IDS, [len(one) for one in top])
+        self.add("top_ids", IDS, [token for token, _ in flat])
+        self.add("top_logprobs", NUMBERS, [logprob for _, logprob in flat])
+
+    def frame(self, head: dict[str, Any]) -> Frame:
+        """Return the frame that says `head` and holds the arrays."""
+        return Frame({**head, "arrays": self._arrays}, b"".join(self._parts))
+
+
+class Unpacking:
+    """Arrays of a frame. Raises `ValueError` or `KeyError` for one that does not hold them."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._raw: dict[str, bytes] = {}
+        self._kinds: dict[str, str] = {}
+        at = 0
+        for name, kind, count in frame.head["arrays"]:
+            if kind not in (IDS, NUMBERS, RAW):
+                raise ValueError(f"an array of {kind!r}")
+            end = at + int(count) * np.dtype(kind).itemsize
+            if count < 0 or end > len(frame.body):
+                raise ValueError(f"{name} ends at {end} of {len(frame.body)} bytes")
+            self._raw[name], self._kinds[name] = frame.body[at:end], kind
+            at = end
+
+    def raw(self, name: str) -> bytes:
+        """Return the bytes of an array."""
+        return self._raw[name]
+
+    def get(self, name: str) -> tuple[Any, ...]:
+        """Return an array as Python's own numbers."""
+        return tuple(np.frombuffer(self._raw[name], dtype=self._kinds[name]).tolist())
+
+    def top(self) -> Top:
+        """Return alternatives per token."""
+        pairs = iter(zip(self.get("top_ids"), self.get("top_logprobs"), strict=True))
+        return tuple(tuple(next(pairs) for _ in range(count)) for count in self.get("top_counts"))
+
+
+def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
+    """Return what asks for one turn."""
+    packing = Packing()
+    packing.add("prompt", IDS, request.prompt)
+    for number, image in enumerate(request.images):
+        packing.add(f"image {number}", RAW, image.data)
+    return packing.frame(
+        {
+            **head,
+            "id": request.id,
+            "max_new_tokens": request.max_new_tokens,
+            "sampling": _sampling(request.sampling),
+            "stop_token_ids": sorted(request.stop_token_ids),
+            "stop_strings": request.stop_strings,
+            "top_logprobs": request.top_logprobs,
+            "entropies": request.entropies,
+            "seed": request.seed,
+            "images": [image.media_type for image in request.images],
+        }
+    )
+
+
+def read_request(frame: Frame, id: str) -> GenerateRequest:
+    """Return what was asked, under the id that the engine shall know it by."""
+    head, arrays = frame.head, Unpacking(frame)
+    return GenerateRequest(
+        id=id,
+        prompt=arrays.get("prompt"),
+        max_new_tokens=head["max_new_tokens"],
+        sampling=Sampling(**head["sampling"]),
+        stop_token_ids=frozenset(head["stop_token_ids"]),
+        stop_strings=tuple(head["stop_strings"]),
+        top_logprobs=head["top_logprobs"],
+        entropies=head["entropies"],
+        seed=head["seed"],
+        images=tuple(
+            Image(arrays.raw(f"image {number}"), kind) for number, kind in enumerate(head["images"])
+        ),
+    )
+
+
+def completion_frame(completion: Completion, head: dict[str, Any]) -> Frame:
+    """Return what answers a request."""
+    packing = Packing()
+    packing.add("token_ids", IDS, completion.token_ids)
+    packing.add("logprobs", NUMBERS, completion.logprobs)
+    packing.add("versions", IDS, completion.versions)
+    packing.add("entropies", NUMBERS, completion.entropies)
+    packing.add_top(completion.top_logprobs)
+    cached = completion.prompt_cached_tokens
+    return packing.frame({**head, "finish": completion.finish, "prompt_cached_tokens": cached})
+
+
+def read_completion(frame: Frame) -> Completion:
+    """Return the answer to a request."""
+    arrays = Unpacking(frame)
+    return Completion(
+        token_ids=arrays.get("token_ids"),
+        logprobs=arrays.get("logprobs"),
+        versions=arrays.get("versions"),
+        finish=frame.head["finish"],
+        top_logprobs=arrays.top(),
+        entropies=arrays.get("entropies"),
+        prompt_cached_tokens=frame.head["prompt_cached_tokens"],
+    )
+
+
+def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
+    """Return what asks for scores."""
+    packing = Packing()
+    packing.add("prompt", IDS, request.prompt)
+    packing.add("token_ids", IDS, request.token_ids)
+    return packing.frame(
+        {
+            **head,
+            "id": request.id,
+            "sampling": _sampling(request.sampling),
+            "top_logprobs": request.top_logprobs,
+            "entropies": request.entropies,
+            "distribution": request.distribution,
+        }
+    )
+
+
+def read_score(frame: Frame, id: str) -> ScoreRequest:
+    """Return what is to be scored, under the id that the engine shall know it by."""
+    head, arrays = frame.head, Unpacking(frame)
+    return ScoreRequest(
+        id=id,
+        prompt=arrays.get("prompt"),
+        token_ids=arrays.get("token_ids"),
+        sampling=Sampling(**head["sampling"]),
+        top_logprobs=head["top_logprobs"],
+        entropies=head["entropies"],
+        distribution=head["distribution"],
+    )
+
+
+def scores_frame(scores: Scores, head: dict[str, Any]) -> Frame:
+    """Return what answers a request for scores."""
+    packing = Packing()
+    packing.add("logprobs", NUMBERS, scores.logprobs)
+    packing.add("entropies", NUMBERS, scores.entropies)
+    packing.add("distribution", NUMBERS, scores.distribution)
+    packing.add_top(scores.top_logprobs)
+    return packing.frame({**head, "scored_by": scores.version})
+
+
+def read_scores(frame: Frame) -> Scores:
+    """Return the answer to a request for scores."""
+    arrays = Unpacking(frame)
+    return Scores(
+        logprobs=arrays.get("logprobs"),
+        version=frame.head["scored_by"],
+        top_logprobs=arrays.top(),
+        entropies=arrays.get("entropies"),
+        distribution=arrays.get("distribution"),
+    )
+
+
+def _sampling(sampling: Sampling) -> dict[str, float]:
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+    }
