@@ -84,6 +84,14 @@ def missing_peer(name: str) -> str:
     return "" if place.is_dir() else f"{place} is not there; tests/peers.sh {name} builds it"
 
 
+def missing_gui() -> str:
+    """Return why no desktop with programs can be run here, or an empty string."""
+    from agentrl_envs.gui.desktop.parts import parts
+
+    missing = [f"{part.name}: {part.detail}; {part.get_it}" for part in parts() if not part.live]
+    return "; ".join(missing) or missing_bubblewrap()
+
+
 PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers", "vllm")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -92,6 +100,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "chromium": cache(missing_chromium),
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
+    "gui": cache(missing_gui),
     **{name: partial(missing_peer, name) for name in PEERS},
 }
 """Marks that stand for a part of the system, and what says why it is missing."""

@@ -6,6 +6,7 @@
 - `retrieval/*`: questions that a corpus answers, with search tools (`agentrl_envs.retrieval`);
 - `miniwob/*`: the pages of MiniWoB++ in a browser (`agentrl_envs.web.miniwob`);
 - `shop/Mix-v0`, `wiki/Mix-v0`: sites of our own in a browser (`agentrl_envs.web.sites`);
+- `gui/*`: tasks in programs on a real desktop (`agentrl_envs.gui`);
 - `web/Site-v0`: a site of yours in a browser (`agentrl_envs.web.site`);
 - `blackbox/Program-v0`: an agent program of yours, as it is (`agentrl_envs.blackbox`);
 - `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
@@ -25,6 +26,10 @@ _WEB = "agentrl_envs.web:WebEnv"
 _SITES = {
     "shop": ("agentrl_envs.web.sites:shop_pack", "a shop: search, compare, order"),
     "wiki": ("agentrl_envs.web.sites:wiki_pack", "an encyclopaedia of a made-up world, to search"),
+}
+_GUI = "agentrl_envs.gui:GuiEnv"
+_DESKTOP_PROGRAMS = {
+    "form": "forms, panels of buttons and lists of our own",
 }
 _ONE_PAGE = (
     *("click", "double_click", "fill", "select", "press", "hover", "drag", "scroll"),
@@ -78,6 +83,7 @@ def register_envs() -> None:
         description="your questions about your texts, with search tools; needs corpus, questions",
     )
     _register_web()
+    _register_gui()
     for family in PROGRAMS:
         register(
             f"programs/{camel(family)}-v0",
@@ -119,3 +125,17 @@ def _register_web() -> None:
         kwargs={"pack": "agentrl_envs.web.site:SitePack"},
         description="a site of yours in a browser; needs start_url, tasks, checker",
     )
+
+
+def _register_gui() -> None:
+    pack = {"pack": "agentrl_envs.gui.tasks:template_pack"}
+    register(
+        "gui/Mix-v0", _GUI, kwargs=pack, description="tasks in any of the programs on a desktop"
+    )
+    for program, what in _DESKTOP_PROGRAMS.items():
+        register(
+            f"gui/{camel(program)}-v0",
+            _GUI,
+            kwargs={**pack, "programs": [program]},
+            description=f"tasks in {what}, on a desktop",
+        )

@@ -1,7 +1,6 @@
 """Tasks done in a browser: pages that the host serves, actions as tools, checkers that look."""
 
 import functools
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +9,6 @@ from typing import Any, Self, cast
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, ToolError, blame
 from agentrl.message import Content, Message
-from agentrl.registry import load
 from agentrl.rollout.replay import History, fingerprint, replay
 from agentrl.seeds import derive
 from agentrl.task import Split, Task
@@ -18,6 +16,7 @@ from agentrl.task_choice import choose_task
 from agentrl.tool import ToolContext, ToolResult
 from agentrl.tool_env import checked_reward
 from agentrl.tool_schema import signature_of
+from agentrl_envs.packs import made_pack
 from agentrl_envs.web.actions import ACTIONS, Hands, chosen
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Screen, Visit, open_pool
 from agentrl_envs.web.observation import Kind, Wants, look
@@ -95,7 +94,7 @@ class WebEnv:
             raise ConfigError(f"fork is copy, replay or none for a browser, got {fork!r}")
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
         self.fork_strategy: ForkStrategy = fork
-        self._pack = _pack(pack, pack_kwargs)
+        self._pack: TaskPack = made_pack(pack, pack_kwargs)
         self._names = chosen(actions)
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
         self._schemas = tuple(signature.schema for signature in self._signatures.values())
@@ -363,20 +362,6 @@ class WebEnv:
             await world.close()
         else:
             await self._release(visit, world)
-
-
-def _pack(pack: str | TaskPack, kwargs: Mapping[str, Any]) -> TaskPack:
-    if not isinstance(pack, str):
-        if kwargs:
-            raise ConfigError(f"settings {sorted(kwargs)} are for a pack given as module:name")
-        return pack
-    maker = load(pack)
-    try:
-        inspect.signature(maker).bind(**kwargs)
-    except TypeError as error:
-        known = ", ".join(inspect.signature(maker).parameters) or "none"
-        raise ConfigError(f"{pack}: {error}; the settings of these tasks are: {known}") from None
-    return cast("TaskPack", maker(**kwargs))
 
 
 def _settings(given: BrowserPool | BrowserSettings | Mapping[str, Any] | None) -> BrowserSettings:

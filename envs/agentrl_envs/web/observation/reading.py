@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentrl_envs.web.observation.node import Node, node_of
 
-_GOAL = re.compile(r"Goal: (?P<goal>.*?)(?=\nurl: |\Z)", re.DOTALL)
+_GOAL = re.compile(r"Goal: (?P<goal>.*?)(?=\n(?:url|screen): |\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,183 @@
+"""One desktop: a screen with its programs, and everything that can be asked of it."""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, Self
+
+from agentrl.errors import EnvError, SandboxError, ToolError
+from agentrl.thread import in_thread, in_thread_to_the_end
+from agentrl_envs.gui.desktop.launch import HOME, Started, prepare
+from agentrl_envs.gui.desktop.settings import DesktopSettings
+from agentrl_sandbox.channel import Channel
+from agentrl_sandbox.inside.frames import Frame
+from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.local import start_process
+
+CHANGED_S = 1_704_103_200.0
+"""When the files of an episode were changed, as they say: 1 January 2024, 10:00 UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is on the screen: lines of `line_bytes`, pixels of blue, green, red and nothing."""
+
+    width: int
+    height: int
+    line_bytes: int
+    data: bytes
+
+
+class Desktop:
+    """A running desktop. Made by `Desktop.start`; whoever made it closes it."""
+
+    def __init__(self, started: Started, end: socket.socket, settings: DesktopSettings) -> None:
+        self.settings = settings
+        self.served = 0
+        """Episodes that began on it."""
+        self.touched = False
+        """Whether a program on it could run code: then nobody else gets it."""
+        self._started = started
+        self._lost = ""
+        self._channel = Channel(end, lambda: f"the desktop ended: {started.log.tail() or 'killed'}")
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def start(cls, settings: DesktopSettings) -> Self:
+        """Start a desktop without programs. `ConfigError` where none can be run, or `EnvError`."""
+        command, code, lease, group = await in_thread_to_the_end(prepare, settings)
+        ours, theirs = socket.socketpair()
+        log = Log()
+        try:
+            # On this thread: the program is killed with the one that starts it.
+            process = start_process(command, theirs, log, (code,))
+        except BaseException:
+            ours.close()
+            await in_thread(lease.clear)
+            raise
+        finally:
+            theirs.close()
+            os.close(code)
+        made = cls(Started(process, log, lease, group), ours, settings)
+        try:
+            await made._channel.greeting(settings.open_s)
+        except BaseException as error:
+            await made.close()
+            if isinstance(error, SandboxError):
+                raise EnvError(f"a desktop did not start: {error}") from error
+            raise
+        return made
+
+    @property
+    def sound(self) -> bool:
+        """Return whether it answers, as far as is known."""
+        return not (self._lost or self._channel.ended or self._closing)
+
+    async def ask(
+        self, do: str, blob: bytes = b"", *, within_s: float = 0.0, **arguments: Any
+    ) -> Frame:
+        """Ask the first process to do something.
+
+        `EnvError` when it does not answer within `within_s` and `call_s`, and ever after;
+        `ToolError` for what it refuses to do.
+        """
+        if self._lost:
+            raise EnvError(self._lost)
+        try:
+            reply = await self._channel.ask(
+                {"do": do, **arguments}, blob, within_s=within_s + self.settings.call_s
+            )
+        except SandboxError as error:
+            self._lost = f"the desktop is lost: {do}: {error}"
+            raise EnvError(self._lost) from error
+        if refused := reply.frame.body.get("refused"):
+            raise ToolError(refused)
+        return reply.frame
+
+    async def healthy(self) -> bool:
+        """Return whether it answers, its X server runs and windows are managed."""
+        try:
+            return self.sound and bool((await self.ask("ping")).body["alive"])
+        except EnvError:
+            return False
+
+    async def check(self) -> None:
+        """Raise `EnvError` unless the desktop is whole."""
+        if not (await self.ask("ping")).body["alive"]:
+            self._lost = "the X server or the window manager of this desktop ended"
+            raise EnvError(self._lost)
+
+    async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file below the home directory."""
+        await self.ask("put", data, path=f"{HOME}/{path}", mode=mode, changed_s=CHANGED_S)
+
+    async def folder(self, path: str) -> None:
+        """Make a directory below the home directory."""
+        await self.ask("folder", path=f"{HOME}/{path}")
+
+    async def read(self, path: str) -> bytes | None:
+        """Return a file below the home directory; None where none of at most 4 MiB is there."""
+        frame = await self.ask("read", path=f"{HOME}/{path}")
+        return frame.blob if frame.body["there"] else None
+
+    async def files(self, folder: str) -> dict[str, str]:
+        """Return what lies below a directory of the home: `file`, `folder` or `other` by path."""
+        frame = await self.ask("list", root=f"{HOME}/{folder}")
+        return dict(frame.body["files"])
+
+    async def program(self, command: list[str]) -> None:
+        """Start a program and wait for its window. `EnvError` when none comes within `start_s`."""
+        limit_s = self.settings.start_s
+        frame = await self.ask("start", command=command, limit_s=limit_s, within_s=limit_s)
+        if failed := frame.body.get("failed"):
+            raise EnvError(f"a program of the desktop did not start: {failed}")
+
+    async def settle(self) -> bool:
+        """Wait for the screen to rest; whether it did within `settle_s`."""
+        settings = self.settings
+        frame = await self.ask(
+            "settle",
+            still_s=settings.still_s,
+            limit_s=settings.settle_s,
+            within_s=settings.settle_s,
+        )
+        return bool(frame.body["rests"])
+
+    async def picture(self) -> Picture:
+        """Return the screen."""
+        frame = await self.ask("pixels")
+        size = frame.body
+        picture = Picture(
+            width=size["width"],
+            height=size["height"],
+            line_bytes=size["line_bytes"],
+            data=frame.blob,
+        )
+        if (picture.width, picture.height) != (self.settings.width, self.settings.height):
+            self._lost = (
+                f"the screen is {picture.width} x {picture.height} and should be "
+                f"{self.settings.width} x {self.settings.height}"
+            )
+            raise EnvError(self._lost)
+        return picture
+
+    async def clear(self) -> bool:
+        """End the programs of an episode; whether the desktop is as good as a fresh one."""
+        limit_s = self.settings.settle_s
+        return bool((await self.ask("clear", limit_s=limit_s, within_s=limit_s)).body["clean"])
+
+    def memory_bytes(self) -> int | None:
+        """Return what it holds, where it is in a cgroup."""
+        group = self._started.group
+        return None if group is None else group.memory_bytes()
+
+    async def close(self) -> None:
+        """End it and everything on it. Idempotent; without its caller it ends all the same."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._channel.close()
+        await in_thread(self._started.clear)

@@ -1,0 +1,52 @@
+"""How desktops are run: one value, shared by every environment that shares them."""
+
+from dataclasses import dataclass
+
+from agentrl.errors import ConfigError
+
+_POSITIVE = ("desktops", "memory_bytes", "recycle_after", "call_s", "settle_s", "open_s", "start_s")
+_NOT_NEGATIVE = ("warm", "idle_s", "still_s")
+_SIDES = range(64, 8193)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesktopSettings:
+    """Settings of a pool of desktops."""
+
+    width: int = 1024
+    """Of the screen, in pixels."""
+    height: int = 768
+    desktops: int = 4
+    """At once; who wants one more waits."""
+    warm: int = 1
+    """Desktops that are kept ready beside those in use, within `desktops`."""
+    idle_s: float = 60.0
+    """After which a desktop that nobody took again is ended, all but `warm` of them."""
+    memory_bytes: int = 2**30
+    """Of one desktop with every program on it, where this machine permits cgroups."""
+    recycle_after: int = 20
+    """Episodes after which a desktop is replaced; one whose programs could run code always is."""
+    call_s: float = 20.0
+    """For one question to a desktop. One that does not answer is lost."""
+    settle_s: float = 5.0
+    """For the screen to come to rest after an action; an observation is made then in any case."""
+    still_s: float = 0.2
+    """So long nothing may change, and no program compute, for the screen to be at rest."""
+    open_s: float = 60.0
+    """For a desktop to start, and for one to come free."""
+    start_s: float = 30.0
+    """For a program to show its first window."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("width", "height"):
+            if (value := getattr(self, name)) not in _SIDES:
+                raise ConfigError(
+                    f"{name} must be from {_SIDES.start} to {_SIDES.stop - 1} pixels, got {value}"
+                )
+        for name in _POSITIVE:
+            if (value := getattr(self, name)) <= 0:
+                raise ConfigError(f"{name} must be above 0, got {value}")
+        for name in _NOT_NEGATIVE:
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"{name} must not be negative, got {value}")

@@ -1,0 +1,100 @@
+"""The processes of a desktop: started, reaped, looked at, and ended. We are their first process."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+_END_S = 5.0
+_POLL_S = 0.01
+
+
+class Processes:
+    """Everything that runs in here. Whatever loses its parent becomes ours."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = dict(environ)
+        self._kept = {os.getpid()}
+        self._ended: dict[int, int] = {}
+        signal.signal(signal.SIGCHLD, self._reap)
+
+    def start(self, command: Sequence[str], *, log: int = -1, lent: int = -1) -> int:
+        """Start a program and return its pid; `lent` becomes its descriptor 3.
+
+        FileNotFoundError when there is no such program.
+        """
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        said = null if log < 0 else log
+        actions: list[tuple[int, ...]] = [
+            (os.POSIX_SPAWN_DUP2, null, 0),
+            (os.POSIX_SPAWN_DUP2, said, 1),
+            (os.POSIX_SPAWN_DUP2, said, 2),
+        ]
+        if lent >= 0:
+            actions.append((os.POSIX_SPAWN_DUP2, lent, 3))
+        try:
+            return os.posix_spawnp(
+                command[0], list(command), self.environ, file_actions=actions, setsid=True
+            )
+        finally:
+            os.close(null)
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """Say which processes stay when the others are ended."""
+        self._kept |= set(pids)
+
+    def ended(self, pid: int) -> bool:
+        """Return whether a process that was started has ended."""
+        self._reap()
+        return pid in self._ended
+
+    def all(self) -> list[int]:
+        """Return every process but ourselves."""
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+
+    def end_all(self) -> None:
+        """Kill everything that is not kept. TimeoutError when something stays."""
+        deadline_s = time.monotonic() + _END_S
+        while left := [pid for pid in self.all() if pid not in self._kept and not _is_dead(pid)]:
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"processes {left} do not end")
+            time.sleep(_POLL_S)
+            self._reap()
+
+    def load(self) -> tuple[int, int]:
+        """Return how many threads want the processor now, and the nanoseconds all have had."""
+        wanting, had_ns = 0, 0
+        for pid in self.all():
+            try:
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                        wanting += file.read().rpartition(b") ")[2][:1] in b"RD"
+                    with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                        had_ns += int(file.read().split(b" ", 1)[0])
+            except OSError:
+                continue  # it ended while we looked
+        return wanting, had_ns
+
+    def _reap(self, *signal_and_frame: object) -> None:
+        del signal_and_frame
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._ended[pid] = status
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in b"ZX"
+    except OSError:
+        return True

@@ -1,0 +1,92 @@
+"""What every desktop has before a program starts: screen, bus, accessibility, window manager."""
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agentrl_envs.gui.inside import config
+from agentrl_envs.gui.inside.hands import Hands
+from agentrl_envs.gui.inside.keyboard import Keyboard
+from agentrl_envs.gui.inside.processes import Processes
+from agentrl_envs.gui.inside.screen import Screen
+from agentrl_envs.gui.inside.tree import Tree
+from agentrl_envs.gui.inside.windows import Windows
+
+RUN = "/run/desktop"
+HOME = "/home/user"
+_BUS = f"unix:path={RUN}/bus"
+_POLL_S = 0.005
+
+
+class Session:
+    """A desktop that is up."""
+
+    def __init__(self, width: int, height: int, start_s: float) -> None:
+        self._end_s = time.monotonic() + start_s
+        self.processes = Processes(
+            {
+                **os.environ,
+                "DISPLAY": ":0",
+                "DBUS_SESSION_BUS_ADDRESS": _BUS,
+                "XDG_RUNTIME_DIR": RUN,
+            }
+        )
+        config.write(RUN)
+        self._log = os.open(f"{RUN}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+        self._x = self._start_x(width, height)
+        self.screen = Screen(f"{RUN}/Xvfb_screen0")
+        bus = ["dbus-daemon", f"--config-file={RUN}/bus.conf"]
+        self._start([*bus, "--nofork", "--nopidfile", "--nosyslog"])
+        self._until(lambda: os.path.exists(f"{RUN}/bus"), "the session bus")
+        self._start(["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
+        self.display = self._connect()
+        self.windows = Windows(self.display)
+        self._start(["jwm", "-f", f"{RUN}/jwmrc"])
+        keys: Any = importlib.import_module("Xlib.XK")
+        self.hands = Hands(self.display, Keyboard(self.display, keys.string_to_keysym))
+        self.tree = Tree(_BUS)
+        self._until(self.windows.managed, "the window manager")
+        self.tree.read(start_s, 1)
+        self.screen.rest(self.processes.load, 0.1, start_s)
+        self.processes.keep(self.processes.all())
+
+    def program(self, command: list[str]) -> int:
+        """Start a program of the episode; FileNotFoundError when it is not there."""
+        return self.processes.start(command, log=self._log)
+
+    def alive(self) -> bool:
+        """Return whether the screen is there and drawn by who drew it first."""
+        return not self.processes.ended(self._x) and self.windows.managed()
+
+    def said(self) -> str:
+        """Return the end of what the programs complained about."""
+        with open(f"{RUN}/log", "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
+            return file.read().decode(errors="replace")
+
+    def _start(self, command: list[str]) -> int:
+        return self.processes.start(command, log=self._log)
+
+    def _start_x(self, width: int, height: int) -> int:
+        ready, told = os.pipe()
+        size = f"{width}x{height}x24"
+        command = ["Xvfb", ":0", "-screen", "0", size, "-fbdir", RUN, "-displayfd", "3"]
+        command += ["-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
+        pid = self.processes.start(command, log=self._log, lent=told)
+        os.close(told)
+        with open(ready, "rb") as file:
+            if not file.readline():
+                raise RuntimeError(f"the X server did not start: {self.said()}")
+        return pid
+
+    def _connect(self) -> Any:
+        display: Any = importlib.import_module("Xlib.display")
+        return display.Display(":0")
+
+    def _until(self, there: Callable[[], bool], what: str) -> None:
+        while not there():
+            if time.monotonic() > self._end_s:
+                raise TimeoutError(f"{what} did not start: {self.said()}")
+            time.sleep(_POLL_S)

@@ -1,0 +1,244 @@
+"""The accessibility trees of the programs, read over D-Bus, a level of all of them at a time."""
+
+import importlib
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+_ROOT = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
+_ACCESSIBLE = "org.a11y.atspi.Accessible"
+_COMPONENT, _TEXT, _VALUE = (
+    "org.a11y.atspi.Component",
+    "org.a11y.atspi.Text",
+    "org.a11y.atspi.Value",
+)
+_PROPERTIES = "org.freedesktop.DBus.Properties"
+_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+_STATES = {
+    "checked": 4, "editable": 7, "enabled": 8, "expandable": 9, "expanded": 10, "focused": 12,
+    "modal": 16, "pressed": 20, "selected": 23, "sensitive": 24, "showing": 25, "visible": 30,
+    "indeterminate": 32,
+}  # fmt: skip
+_LEVELS_MAX = 40
+_TEXT_MAX = 20_000
+_HIDDEN_ROLES = ("tool tip",)
+
+Reference = tuple[str, str]
+"""The name of a program on the bus, and the path of the object in it."""
+
+
+class Element(NamedTuple):
+    """An accessible object that can be seen."""
+
+    reference: Reference
+    depth: int
+    role: str
+    name: str
+    states: frozenset[str]
+    box: tuple[int, int, int, int]
+    """Left, top, width and height on the screen, in pixels."""
+    text: str | None
+    """What is in it, where it holds text."""
+    value: float | None
+    pid: int
+
+
+class _Ask(NamedTuple):
+    to: Reference
+    interface: str
+    method: str
+    arguments: Any = None
+
+
+class Tree:
+    """The accessibility bus."""
+
+    def __init__(self, session: str) -> None:
+        self._gio: Any = importlib.import_module("gi.repository.Gio")
+        self._glib: Any = importlib.import_module("gi.repository.GLib")
+        bus = self._connect(session)
+        found = bus.call_sync(
+            "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None, None, 0, 5000, None
+        )
+        self._bus = self._connect(found.unpack()[0])
+        self._context = self._glib.MainContext.default()
+        self._pids: dict[str, int] = {}
+
+    def read(self, deadline_s: float, most: int) -> tuple[list[Element], list[int], int]:
+        """Return what can be seen, in reading order; who does not answer; how much was left out.
+
+        `deadline_s` bounds every level, and a program that misses it is not asked again.
+        """
+        end_s = time.monotonic() + deadline_s
+        (programs,) = self._ask([_Ask(_ROOT, _ACCESSIBLE, "GetChildren")], end_s)
+        if programs is None:
+            raise TimeoutError("the accessibility registry does not answer")
+        silent: set[str] = set()
+        children = dict[Reference, list[Reference]]()
+        known = dict[Reference, Element]()
+        tops = [(name, path) for name, path in programs[0]]
+        self._know_pids({name for name, _ in tops}, end_s)
+        level, left = self._children(tops, end_s, silent), 0
+        roots = [reference for references in level.values() for reference in references]
+        wave = roots
+        for depth in range(_LEVELS_MAX):
+            wave = [one for one in wave if one[0] not in silent and one not in known]
+            if len(known) + len(wave) > most:
+                left += len(known) + len(wave) - most
+                wave = wave[: max(0, most - len(known))]
+            if not wave:
+                break
+            seen = self._look(wave, depth, end_s, silent)
+            known.update(seen)
+            children.update(self._children(list(seen), end_s, silent))
+            wave = [child for one in seen for child in children.get(one, [])]
+        elements: list[Element] = []
+        for root in roots:
+            self._lay_out(root, 0, known, children, elements)
+        return elements, sorted(self._pids.get(name, 0) for name in silent), left
+
+    def box(self, reference: Reference, deadline_s: float) -> tuple[int, int, int, int] | None:
+        """Return where an object is now, or None when it cannot be seen any more."""
+        end_s = time.monotonic() + deadline_s
+        seen = self._look([reference], 0, end_s, set())
+        return seen[reference].box if reference in seen else None
+
+    def pid(self, program: str) -> int:
+        """Return the process of a program on the bus, or 0."""
+        return self._pids.get(program, 0)
+
+    def grab_focus(self, reference: Reference, deadline_s: float) -> bool:
+        """Give an object the keyboard; whether it took it."""
+        end_s = time.monotonic() + deadline_s
+        (done,) = self._ask([_Ask(reference, _COMPONENT, "GrabFocus")], end_s)
+        return bool(done and done[0])
+
+    def _connect(self, address: str) -> Any:
+        flags = self._gio.DBusConnectionFlags
+        return self._gio.DBusConnection.new_for_address_sync(
+            address, flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION, None, None
+        )
+
+    def _lay_out(
+        self,
+        one: Reference,
+        depth: int,
+        known: dict[Reference, Element],
+        children: dict[Reference, list[Reference]],
+        into: list[Element],
+    ) -> None:
+        if (element := known.pop(one, None)) is None:
+            return
+        into.append(element._replace(depth=depth))
+        for child in children.get(one, []):
+            self._lay_out(child, depth + 1, known, children, into)
+
+    def _children(
+        self, parents: Sequence[Reference], end_s: float, silent: set[str]
+    ) -> dict[Reference, list[Reference]]:
+        asked = [one for one in parents if one[0] not in silent]
+        answers = self._ask([_Ask(one, _ACCESSIBLE, "GetChildren") for one in asked], end_s)
+        found: dict[Reference, list[Reference]] = {}
+        for one, answer in zip(asked, answers, strict=True):
+            if answer is None:
+                silent.add(one[0])
+            elif answer != ():
+                found[one] = [(name, path) for name, path in answer[0]]
+        return found
+
+    def _look(
+        self, wave: Sequence[Reference], depth: int, end_s: float, silent: set[str]
+    ) -> dict[Reference, Element]:
+        states = self._ask([_Ask(one, _ACCESSIBLE, "GetState") for one in wave], end_s)
+        showing: list[tuple[Reference, frozenset[str]]] = []
+        for one, answer in zip(wave, states, strict=True):
+            if answer is None:
+                silent.add(one[0])
+            elif answer and "showing" in (named := _named(answer[0])):
+                showing.append((one, named))
+        asks = [ask for one, _ in showing for ask in self._questions(one)]
+        answers = iter(self._ask(asks, end_s))
+        found: dict[Reference, Element] = {}
+        for one, named in showing:
+            role, name, kinds, box = (next(answers) for _ in range(4))
+            if not (role and name and kinds):
+                continue  # it went while we looked
+            if role[0] in _HIDDEN_ROLES:
+                continue
+            found[one] = Element(
+                reference=one,
+                depth=depth,
+                role=role[0],
+                name=name[0],
+                states=named,
+                box=tuple(box[0]) if box else (0, 0, 0, 0),
+                text="" if _TEXT in kinds[0] else None,
+                value=0.0 if _VALUE in kinds[0] else None,
+                pid=self._pids.get(one[0], 0),
+            )
+        return self._with_contents(found, end_s)
+
+    def _questions(self, one: Reference) -> list[_Ask]:
+        name = self._glib.Variant("(ss)", (_ACCESSIBLE, "Name"))
+        return [
+            _Ask(one, _ACCESSIBLE, "GetRoleName"),
+            _Ask(one, _PROPERTIES, "Get", name),
+            _Ask(one, _ACCESSIBLE, "GetInterfaces"),
+            _Ask(one, _COMPONENT, "GetExtents", self._glib.Variant("(u)", (0,))),
+        ]
+
+    def _with_contents(
+        self, found: dict[Reference, Element], end_s: float
+    ) -> dict[Reference, Element]:
+        texts = [one for one, element in found.items() if element.text is not None]
+        values = [one for one, element in found.items() if element.value is not None]
+        whole = self._glib.Variant("(ii)", (0, _TEXT_MAX))
+        current = self._glib.Variant("(ss)", (_VALUE, "CurrentValue"))
+        asks = [_Ask(one, _TEXT, "GetText", whole) for one in texts]
+        asks += [_Ask(one, _PROPERTIES, "Get", current) for one in values]
+        answers = self._ask(asks, end_s)
+        for one, answer in zip(texts, answers, strict=False):
+            found[one] = found[one]._replace(text=answer[0] if answer else "")
+        for one, answer in zip(values, answers[len(texts) :], strict=True):
+            found[one] = found[one]._replace(value=float(answer[0]) if answer else None)
+        return found
+
+    def _know_pids(self, names: Iterable[str], end_s: float) -> None:
+        fresh = [name for name in names if name not in self._pids]
+        variant = self._glib.Variant
+        answers = self._ask(
+            [
+                _Ask(_BUS[:2], _BUS[2], "GetConnectionUnixProcessID", variant("(s)", (name,)))
+                for name in fresh
+            ],
+            end_s,
+        )
+        for name, answer in zip(fresh, answers, strict=True):
+            if answer:
+                self._pids[name] = int(answer[0])
+
+    def _ask(self, asks: Sequence[_Ask], end_s: float) -> list[tuple[Any, ...] | None]:
+        """Ask all at once. An answer is a tuple, `()` for a refusal, None for no answer in time."""
+        answers: list[tuple[Any, ...] | None] = [None] * len(asks)
+        waiting = len(asks)
+        left_ms = max(1, int((end_s - time.monotonic()) * 1000))
+
+        def answered(bus: Any, result: Any, at: int) -> None:
+            nonlocal waiting
+            waiting -= 1
+            try:
+                answers[at] = bus.call_finish(result).unpack()
+            except self._glib.Error as error:
+                late = error.matches(self._gio.io_error_quark(), self._gio.IOErrorEnum.TIMED_OUT)
+                answers[at] = None if late else ()
+
+        for at, (to, interface, method, arguments) in enumerate(asks):
+            self._bus.call(*to, interface, method, arguments, None, 0, left_ms, None, answered, at)
+        while waiting:
+            self._context.iteration(True)
+        return answers
+
+
+def _named(words: Sequence[int]) -> frozenset[str]:
+    bits = words[0] | (words[1] << 32 if len(words) > 1 else 0)
+    return frozenset(name for name, bit in _STATES.items() if bits >> bit & 1)

@@ -1,0 +1,113 @@
+"""The windows of the screen, as the window manager and the X server know them."""
+
+import importlib
+from typing import Any, NamedTuple
+
+_VIEWABLE = 2
+_CURRENT_TIME = 0
+_ANY_TYPE = 0
+_TO_THE_MANAGER = 1 << 20 | 1 << 19
+"""SubstructureRedirect and SubstructureNotify: how the window manager hears of a wish."""
+
+
+class Window(NamedTuple):
+    """A window of a program."""
+
+    id: int
+    title: str
+    pid: int
+    x: int
+    y: int
+    width: int
+    height: int
+    active: bool
+    managed: bool
+    """False for menus and other windows that draw themselves past the window manager."""
+
+    def holds(self, x: int, y: int) -> bool:
+        """Return whether a point of the screen is in it."""
+        return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
+
+
+class Windows:
+    """What is open on a display."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display
+        self._root = display.screen().root
+
+    def managed(self) -> bool:
+        """Return whether a window manager is at work."""
+        return bool(self._numbers("_NET_SUPPORTING_WM_CHECK"))
+
+    def all(self) -> list[Window]:
+        """Return the windows that can be seen, the lowest first."""
+        active = (self._numbers("_NET_ACTIVE_WINDOW") or [0])[0]
+        clients = set(self._numbers("_NET_CLIENT_LIST"))
+        found: list[Window] = []
+        for top in self._root.query_tree().children:
+            window = self._window(top, clients, active)
+            if window is not None:
+                found.append(window)
+        return found
+
+    def close(self, window: int) -> None:
+        """Ask a program to close a window of its."""
+        self._tell(window, "_NET_CLOSE_WINDOW", [_CURRENT_TIME, 2, 0, 0, 0])
+
+    def activate(self, window: int) -> None:
+        """Bring a window to the front and give it the keyboard."""
+        self._tell(window, "_NET_ACTIVE_WINDOW", [2, _CURRENT_TIME, 0, 0, 0])
+
+    def pointer(self) -> tuple[int, int]:
+        """Return where the mouse is."""
+        at = self._root.query_pointer()
+        return at.root_x, at.root_y
+
+    def _window(self, top: Any, clients: set[int], active: int) -> Window | None:
+        gone: Any = importlib.import_module("Xlib.error").XError
+        try:
+            if top.get_attributes().map_state != _VIEWABLE:
+                return None
+            client = self._client(top, clients)
+            one = top if client is None else client
+            size, at = one.get_geometry(), self._root.translate_coords(one, 0, 0)
+            return Window(
+                id=one.id,
+                title=self._title(one),
+                pid=(self._numbers("_NET_WM_PID", one) or [0])[0],
+                x=at.x,
+                y=at.y,
+                width=size.width,
+                height=size.height,
+                active=one.id == active,
+                managed=client is not None,
+            )
+        except gone:
+            return None  # it closed while we looked
+
+    def _client(self, top: Any, clients: set[int]) -> Any:
+        """Return the program's own window in the frame of the window manager."""
+        if top.id in clients:
+            return top
+        return next((child for child in top.query_tree().children if child.id in clients), None)
+
+    def _numbers(self, name: str, window: Any = None) -> list[int]:
+        found = (window or self._root).get_full_property(self._display.intern_atom(name), _ANY_TYPE)
+        return [] if found is None or found.format != 32 else [*map(int, found.value)]
+
+    def _title(self, window: Any) -> str:
+        for name in ("_NET_WM_NAME", "WM_NAME"):
+            found = window.get_full_property(self._display.intern_atom(name), _ANY_TYPE)
+            if found is not None and found.value:
+                value = found.value
+                return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        return ""
+
+    def _tell(self, window: int, what: str, data: list[int]) -> None:
+        event: Any = importlib.import_module("Xlib.protocol.event")
+        kind = self._display.intern_atom(what)
+        target = self._display.create_resource_object("window", window)
+        message = event.ClientMessage(window=target, client_type=kind, data=(32, data))
+        self._root.send_event(message, event_mask=_TO_THE_MANAGER)
+        self._display.sync()

@@ -1,0 +1,83 @@
+"""The hands of one episode: what the tool of a computer asks for, done on a desktop."""
+
+from typing import Any
+
+from agentrl.errors import ToolError
+from agentrl_envs.gui.desktop import Desktop
+from agentrl_envs.gui.observation import Numbers
+from agentrl_tools.computer.computer import Button, Direction
+
+
+class DesktopMachine:
+    """A desktop as an `agentrl_tools.computer.Machine`."""
+
+    def __init__(self, desktop: Desktop, numbers: Numbers) -> None:
+        self._desktop = desktop
+        self._numbers = numbers
+
+    async def place(self, element: int) -> tuple[int, int]:
+        """Return the middle of what is seen of an element.
+
+        `ToolError` where it is gone, off the screen, or behind another window.
+        """
+        reference = self._numbers.reference(element)
+        if reference is None:
+            raise ToolError(f"there is no element [{element}]; take a number from what is shown")
+        found = (await self._desktop.ask("locate", reference=list(reference))).body
+        if "box" not in found:
+            raise ToolError(f"[{element}] is not to be seen any more")
+        x, y = middle(found["box"], self._desktop.settings.width, self._desktop.settings.height)
+        if x is None or y is None:
+            raise ToolError(f"[{element}] is off the screen; scroll, or move its window")
+        if (cover := _cover(reference, found)) is not None:
+            raise ToolError(f"[{element}] is behind the window {cover!r}")
+        return x, y
+
+    async def pointer(self) -> tuple[int, int]:
+        """Return where the mouse is."""
+        x, y = (await self._desktop.ask("pointer")).body["at"]
+        return x, y
+
+    async def move(self, x: int, y: int) -> None:
+        """Move the mouse."""
+        await self._desktop.ask("move", x=x, y=y)
+
+    async def click(self, x: int, y: int, button: Button, times: int, keys: list[str]) -> None:
+        """Click, with keys held down."""
+        await self._desktop.ask("click", x=x, y=y, button=button, times=times, keys=keys)
+
+    async def drag(self, x1: int, y1: int, x2: int, y2: int) -> None:
+        """Move the mouse with the left button pressed."""
+        await self._desktop.ask("drag", x1=x1, y1=y1, x2=x2, y2=y2)
+
+    async def scroll(self, x: int, y: int, direction: Direction, amount: int) -> None:
+        """Turn the wheel by so many notches."""
+        await self._desktop.ask("scroll", x=x, y=y, direction=direction, amount=amount)
+
+    async def type(self, text: str) -> None:
+        """Type a text."""
+        await self._desktop.ask("type", text=text)
+
+    async def press(self, keys: list[str]) -> None:
+        """Press keys together."""
+        await self._desktop.ask("press", keys=keys)
+
+
+def middle(box: list[int], width: int, height: int) -> tuple[int | None, int | None]:
+    """Return the middle of the part of a box that is on a screen; None where nothing is."""
+    left, top, wide, high = box
+    x1, x2 = max(0, left), min(width, left + wide)
+    y1, y2 = max(0, top), min(height, top + high)
+    if x2 <= x1 or y2 <= y1:
+        return None, None
+    return (x1 + x2 - 1) // 2, (y1 + y2 - 1) // 2
+
+
+def _cover(reference: tuple[str, str], found: dict[str, Any]) -> str | None:
+    """Return the title of a window of another program over an element, if one is there."""
+    if not found["top"]:
+        return None
+    top = found["top"][0]
+    mine = str(top["id"]) == reference[1] if not reference[0] else top["pid"] == found["pid"]
+    # What has no program to its name is part of the desktop: a menu, a frame.
+    return None if mine or not top["pid"] else top["title"]

@@ -1,0 +1,250 @@
+"""What an agent is shown of a desktop: its accessibility trees as text, its screen as a picture."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from PIL import Image as Pictures
+
+from agentrl.errors import ConfigError
+from agentrl.message import Image
+from agentrl_envs.gui.desktop import Desktop, Picture
+from agentrl_envs.web.observation.look import capped
+from agentrl_envs.web.observation.marks import mark
+from agentrl_envs.web.observation.node import Node
+
+Kind = Literal["axtree", "screenshot", "marks"]
+"""`axtree`: a line per element that matters, with numbers. `screenshot`: the screen as a picture.
+`marks`: the picture with the numbers drawn onto the elements."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+Reference = tuple[str, str]
+"""A program on the accessibility bus and an object of it; or `""` and the number of a window."""
+Box = tuple[int, int, int, int]
+
+_ROLES = {
+    "alert": "dialog", "check box": "checkbox", "check menu item": "menuitemcheckbox",
+    "combo box": "combobox", "dialog": "dialog", "entry": "textbox", "file chooser": "dialog",
+    "frame": "window", "label": "text", "list item": "option", "menu item": "menuitem",
+    "page tab": "tab", "password text": "textbox", "push button": "button",
+    "radio button": "radio", "radio menu item": "menuitemradio", "spin button": "spinbutton",
+    "static": "text", "table cell": "cell", "table column header": "columnheader",
+    "text": "textbox", "toggle button": "togglebutton", "tree table": "table",
+    "window": "popup",
+}  # fmt: skip
+_FRAME_ROLES = ("window", "dialog", "popup")
+_PLUMBING = {
+    "canvas", "drawing area", "filler", "glass pane", "image", "internal frame", "layered pane",
+    "list", "menu bar", "option pane", "page tab list", "panel", "popup menu", "redundant object",
+    "root pane", "scroll bar", "scroll pane", "section", "separator", "split pane", "status bar",
+    "statusbar", "table", "tool bar", "tree table", "unknown", "viewport", "form", "grouping",
+}  # fmt: skip
+"""Roles that tell nothing where they have no name, and have none of their own content."""
+_MUTE = {"scroll bar", "separator", "split pane", "viewport"}
+_FLAGS = ("checked", "pressed", "selected", "expanded", "focused", "modal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """What an observation is made of."""
+
+    kinds: tuple[Kind, ...] = ("axtree",)
+    """In the order in which they are shown."""
+    max_nodes: int = 600
+    """Elements that are looked at; the rest is counted, not shown."""
+    max_characters: int = 16_000
+    """Of the tree; the rest is counted, not shown."""
+    max_name_characters: int = 200
+    """Of one name; of what is in a field, ten times as many."""
+    scale: float = 1.0
+    """Of the picture's sides to the screen's."""
+    boxes: bool = False
+    """Say of every element where it is, in pixels of the screen."""
+    deadline_s: float = 5.0
+    """For the programs to tell what they show; one that misses it is named, and left out."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be seen."""
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds:
+            raise ConfigError(
+                f"observations are of {', '.join(KINDS)}, got {list(self.kinds)}; name one or more"
+            )
+        for name in ("max_nodes", "max_characters", "max_name_characters", "deadline_s"):
+            if (value := getattr(self, name)) <= 0:
+                raise ConfigError(f"{name} must be above 0, got {value}")
+        if not 0 < self.scale <= 1:
+            raise ConfigError(f"scale must be above 0 and at most 1, got {self.scale}")
+
+    def shown(self, width: int, height: int) -> tuple[int, int]:
+        """Return the size of the picture of a screen."""
+        return max(1, round(width * self.scale)), max(1, round(height * self.scale))
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The numbers of one episode's elements: given in the order they are first shown, for good."""
+
+    given: dict[Reference, int] = field(default_factory=dict[Reference, int])
+
+    def of(self, reference: Reference) -> int:
+        """Return the number of an element."""
+        return self.given.setdefault(reference, len(self.given) + 1)
+
+    def reference(self, number: int) -> Reference | None:
+        """Return the element that has a number."""
+        return next((one for one, given in self.given.items() if given == number), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What was seen in one look."""
+
+    text: str
+    images: tuple[Image, ...]
+    nodes: tuple[Node, ...] = ()
+    boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
+
+
+async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
+    """Look at a desktop; raises `EnvError` where it is lost."""
+    text, nodes, boxes = "", tuple[Node, ...](), dict[int, Box]()
+    if {"axtree", "marks"} & set(wants.kinds):
+        limit_s = wants.deadline_s
+        frame = await desktop.ask(
+            "look", limit_s=limit_s, most=wants.max_nodes, within_s=2 * limit_s
+        )
+        nodes, boxes, notices = described(frame.body, wants, numbers)
+        if "axtree" in wants.kinds:
+            left = int(frame.body["left"])
+            shown, _ = capped([node.line for node in nodes], left, wants.max_characters)
+            text = "\n".join([*notices, shown])
+    images: list[Image] = []
+    pictured = [kind for kind in wants.kinds if kind != "axtree"]
+    if pictured:
+        picture = await desktop.picture()
+        png = encoded(picture, wants.shown(picture.width, picture.height))
+        size = (picture.width, picture.height)
+        for kind in pictured:
+            spots = {number: tuple(map(float, box)) for number, box in boxes.items()}
+            images.append(Image(png if kind == "screenshot" else mark(png, _four(spots), size)))
+    return View(text=text, images=tuple(images), nodes=nodes, boxes=boxes)
+
+
+def encoded(picture: Picture, size: tuple[int, int]) -> bytes:
+    """Return a picture of the screen as a PNG of some size."""
+    whole = Pictures.frombytes(
+        "RGB", (picture.width, picture.height), picture.data, "raw", "BGRX", picture.line_bytes
+    )
+    if size != whole.size:
+        whole = whole.resize(size, Pictures.Resampling.BOX, reducing_gap=None)
+    out = io.BytesIO()
+    whole.save(out, "PNG", compress_level=3)
+    return out.getvalue()
+
+
+def described(
+    seen: Mapping[str, Any], wants: Wants, numbers: Numbers
+) -> tuple[tuple[Node, ...], dict[int, Box], list[str]]:
+    """Return the lines of the tree, the boxes by number, and what else there is to say.
+
+    `seen` is the answer to `look` of the first process of a desktop.
+    """
+    nodes: list[Node] = []
+    boxes: dict[int, Box] = {}
+    windows: list[dict[str, Any]] = [one for one in seen["windows"] if one["managed"]]
+    depths: list[tuple[int, int]] = []
+    for reference, depth, role, name, states, box, text, value, pid in seen["elements"]:
+        while depths and depths[-1][0] >= depth:
+            depths.pop()
+        node = _node(role, name, set(states), box, text, value, wants)
+        if node is None:
+            continue
+        if depth == 0:
+            window = _window_of(windows, pid, name)
+            if window is not None:
+                windows.remove(window)
+            if window is not None and window["active"]:
+                node = _more(node, active="")
+        shown_depth = depths[-1][1] + 1 if depths else 0
+        depths.append((depth, shown_depth))
+        number = numbers.of((reference[0], reference[1])) if _can_be_acted_on(node, box) else None
+        if number is not None:
+            boxes[number] = box[0], box[1], box[2], box[3]
+        nodes.append(_placed(node, number, shown_depth))
+    silent = set(seen["silent"])
+    for window in windows:
+        number = numbers.of(("", str(window["id"])))
+        boxes[number] = window["x"], window["y"], window["width"], window["height"]
+        node = Node(role="window", name=_cut(window["title"], wants.max_name_characters))
+        if window["active"]:
+            node = _more(node, active="")
+        nodes.append(_placed(node, number, 0))
+    names = [w["title"] for w in seen["windows"] if w["pid"] in silent and w["managed"]]
+    notices = [f"notice: the program of {name!r} does not answer" for name in names]
+    return tuple(nodes), boxes, notices
+
+
+def _node(
+    role: str,
+    name: str,
+    states: set[str],
+    box: list[int],
+    text: str | None,
+    value: float | None,
+    wants: Wants,
+) -> Node | None:
+    """Return what is said of an element, or None where there is nothing to say."""
+    named = _ROLES.get(role, role.replace(" ", "-"))
+    has_place = box[2] > 0 and box[3] > 0
+    if role in _MUTE or (not name and role in _PLUMBING) or (role == "icon" and not name):
+        return None
+    if role == "table cell" and (not has_place or not (name or text or "checked" in states)):
+        return None
+    if named == "text":
+        words = _cut(" ".join((text or name).split()), wants.max_name_characters)
+        return Node(role="text", name=words) if words else None
+    attributes: dict[str, str] = {}
+    if text is not None and named not in ("button", "togglebutton", "checkbox", "radio", "cell"):
+        attributes["value"] = _cut(text.rstrip("\n"), wants.max_name_characters * 10)
+        if not attributes["value"]:
+            del attributes["value"]
+    elif value is not None and named not in _FRAME_ROLES:
+        attributes["value"] = f"{value:g}"
+    attributes |= {flag: "" for flag in _FLAGS if flag in states}
+    if not {"sensitive", "enabled"} & states:
+        attributes["disabled"] = ""
+    if wants.boxes and has_place:
+        attributes["at"] = f"{box[0]},{box[1]}"
+        attributes["size"] = f"{box[2]}x{box[3]}"
+    shown = name if name != attributes.get("value") else ""
+    role_name = named if named[:1].isalpha() else "element"
+    return Node(role=role_name, name=_cut(shown, wants.max_name_characters), attributes=attributes)
+
+
+def _can_be_acted_on(node: Node, box: list[int]) -> bool:
+    return node.role != "text" and box[2] > 0 and box[3] > 0
+
+
+def _placed(node: Node, number: int | None, depth: int) -> Node:
+    return Node(role=node.role, name=node.name, id=number, depth=depth, attributes=node.attributes)
+
+
+def _more(node: Node, **attributes: str) -> Node:
+    return Node(role=node.role, name=node.name, attributes={**node.attributes, **attributes})
+
+
+def _window_of(windows: list[dict[str, Any]], pid: int, name: str) -> dict[str, Any] | None:
+    """Return the window that an accessible frame is, by its title, else by its program."""
+    same = [one for one in windows if one["pid"] == pid or one["title"] == name]
+    same.sort(key=lambda one: (one["title"] != name, one["pid"] != pid))
+    return same[0] if same else None
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _four(spots: Mapping[int, tuple[float, ...]]) -> dict[int, tuple[float, float, float, float]]:
+    return {number: (s[0], s[1], s[2], s[3]) for number, s in spots.items()}

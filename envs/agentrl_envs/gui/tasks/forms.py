@@ -1,0 +1,366 @@
+"""Tasks in a form, a panel of buttons and a list: programs of our own, made anew by every seed."""
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from agentrl.env import Action
+from agentrl_envs.gui.inside.form import COMMAND, STATE
+from agentrl_envs.gui.tasks.moves import click, done, key, typed
+from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.tasks.words import CITIES, COLOURS, FIRST_NAMES, LAST_NAMES, OPTIONS, THINGS
+from agentrl_envs.gui.world import LiveDesktop
+from agentrl_envs.templates import Wanted
+from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.web.sites.play import Script
+
+_FOLDER = "form"
+_SPEC = f"{_FOLDER}/form.json"
+_TITLES = ("Registration", "Customer record", "Order form", "Membership", "Booking", "Survey")
+_SWITCHES = (
+    *("Send a newsletter", "Keep me informed", "Use metric units", "Show hints", "Start maximised"),
+    *("Play sounds", "Check for updates", "Large print", "Confirm before closing"),
+)
+_NUMBERS = ("Quantity", "Guests", "Nights", "Copies", "Age", "Priority", "Pages")
+
+Moves = Generator[Action, Page, Page]
+Field = dict[str, Any]
+
+
+def _text(label: str, value: str = "") -> Field:
+    return {"kind": "text", "label": label, "value": value}
+
+
+def _number(label: str, value: int) -> Field:
+    return {"kind": "number", "label": label, "value": value, "low": 0, "high": 99}
+
+
+def _check(label: str, value: bool) -> Field:
+    return {"kind": "check", "label": label, "value": value}
+
+
+def _one_of(kind: str, label: str, options: Sequence[str], value: str) -> Field:
+    return {"kind": kind, "label": label, "options": list(options), "value": value}
+
+
+def _person(random: Random) -> dict[str, str]:
+    first, last = random.choice(FIRST_NAMES), random.choice(LAST_NAMES)
+    return {
+        "First name": first,
+        "Last name": last,
+        "City": random.choice(CITIES),
+        "Street": f"{random.choice(LAST_NAMES)} Street {random.randint(1, 180)}",
+        "Telephone": f"0{random.randint(100, 999)} {random.randint(10_000, 999_999)}",
+        "Email": f"{first}.{last}@example.org".lower(),
+    }
+
+
+def _form(
+    random: Random, goal: str, pages: Sequence[Sequence[Field]], new: Mapping[str, Any], **more: Any
+) -> Wanted:
+    """Return a task of giving some fields new values and saving; the others stay."""
+    labels = ("General", "Details", "Advanced")
+    spec = {
+        "kind": "form",
+        "title": random.choice(_TITLES),
+        "pages": [{"label": labels[i], "fields": list(page)} for i, page in enumerate(pages)],
+        **more,
+    }
+    state = {field["label"]: field["value"] for page in pages for field in page}
+    return {"goal": goal, "spec": spec, "new": dict(new), "state": state | dict(new)}
+
+
+def _some_text(random: Random, count: int) -> dict[str, str]:
+    person = _person(random)
+    return {label: person[label] for label in random.sample(list(person), count)}
+
+
+def _labels(random: Random, count: int) -> list[str]:
+    """Return different names of things: enough of them that no two tasks are alike."""
+    made = {f"{random.choice(COLOURS)} {thing.lower()}" for thing in random.sample(THINGS, count)}
+    return sorted(made, key=lambda _: random.random())
+
+
+def _listed(new: Mapping[str, Any]) -> str:
+    return "; ".join(f'"{label}" to "{value}"' for label, value in new.items())
+
+
+# -- what is asked ---------------------------------------------------------------------------------
+
+
+def _fill_make(random: Random) -> Wanted:
+    new = _some_text(random, random.randint(2, 3))
+    labels = [*new, *random.sample([x for x in _person(random) if x not in new], 1)]
+    random.shuffle(labels)
+    goal = f"Fill in the form and save it: set {_listed(new)}. Leave everything else empty."
+    return _form(random, goal, [[_text(label) for label in labels]], new)
+
+
+def _correct_make(random: Random) -> Wanted:
+    old, fresh = _person(random), _person(random)
+    label = random.choice([name for name in old if old[name] != fresh[name]])
+    goal = f'The field "{label}" is wrong. Change it to "{fresh[label]}", and save the form.'
+    return _form(random, goal, [[_text(name, old[name]) for name in old]], {label: fresh[label]})
+
+
+def _empty_make(random: Random) -> Wanted:
+    old = _person(random)
+    label = random.choice([name for name in old if not name.endswith("name")])
+    goal = (
+        f'Remove what is in the field "{label}" of {old["First name"]} {old["Last name"]}, keep '
+        "the others, and save the form."
+    )
+    return _form(random, goal, [[_text(name, old[name]) for name in old]], {label: ""})
+
+
+def _switches_make(random: Random) -> Wanted:
+    labels = random.sample(_SWITCHES, 5)
+    old = {label: random.random() < 0.5 for label in labels}
+    changed = {label: not old[label] for label in random.sample(labels, random.randint(1, 3))}
+    asked = "; ".join(f'switch "{label}" {"on" if on else "off"}' for label, on in changed.items())
+    goal = f"Change these settings, and no others, then save: {asked}."
+    return _form(random, goal, [[_check(label, old[label]) for label in labels]], changed)
+
+
+def _numbers_make(random: Random) -> Wanted:
+    labels = random.sample(_NUMBERS, 4)
+    old = {label: random.randint(1, 9) for label in labels}
+    new = {label: random.randint(10, 99) for label in random.sample(labels, random.randint(1, 2))}
+    goal = f"Set {_listed(new)} and save the form."
+    return _form(random, goal, [[_number(label, old[label]) for label in labels]], new)
+
+
+def _choice_make(random: Random) -> Wanted:
+    labels = random.sample(list(OPTIONS), 3)
+    old = {label: random.choice(OPTIONS[label]) for label in labels}
+    label = random.choice(labels)
+    new = {label: random.choice([x for x in OPTIONS[label] if x != old[label]])}
+    fields = [_one_of("choice", name, OPTIONS[name], old[name]) for name in labels]
+    made = _form(random, "", [fields], new)
+    title = made["spec"]["title"]
+    kept = next(name for name in labels if name != label)
+    goal = f'In the form {title}, set {_listed(new)}, keep "{kept}" as it is, and save.'
+    return made | {"goal": goal}
+
+
+def _radio_make(random: Random) -> Wanted:
+    labels = random.sample(list(OPTIONS), 3)
+    old = {label: random.choice(OPTIONS[label]) for label in labels}
+    changed = random.sample(labels, random.randint(1, 2))
+    new = {
+        label: random.choice([x for x in OPTIONS[label] if x != old[label]]) for label in changed
+    }
+    fields = [_one_of("radio", name, OPTIONS[name], old[name]) for name in labels]
+    return _form(random, f"Choose in the form: {_listed(new)}. Then save it.", [fields], new)
+
+
+def _pages_make(random: Random) -> Wanted:
+    switches = random.sample(_SWITCHES, 6)
+    numbers = random.sample(_NUMBERS, 2)
+    pages = [
+        [*(_check(label, False) for label in switches[:3]), _text("City", random.choice(CITIES))],
+        [_number(label, random.randint(1, 9)) for label in numbers],
+        [_check(label, True) for label in switches[3:]],
+    ]
+    new: dict[str, Any] = {numbers[0]: random.randint(10, 99), switches[4]: False}
+    goal = (
+        f'In the settings, set "{numbers[0]}" to {new[numbers[0]]} on the page Details, switch '
+        f'"{switches[4]}" off on the page Advanced, and save.'
+    )
+    return _form(random, goal, pages, new)
+
+
+def _confirm_make(random: Random) -> Wanted:
+    new = _some_text(random, 1)
+    others = _some_text(random, 2) | new
+    goal = f"Set {_listed(new)} in the form, save it, and confirm that you mean it."
+    fields = [_text(name, "" if name in new else value) for name, value in others.items()]
+    return _form(random, goal, [fields], new, confirm="Do you want to save the changes?")
+
+
+def _mixed_make(random: Random) -> Wanted:
+    option, number = random.choice(list(OPTIONS)), random.choice(_NUMBERS)
+    switch = random.choice(_SWITCHES)
+    person = _some_text(random, 2)
+    new: dict[str, Any] = {
+        **person,
+        option: random.choice(OPTIONS[option][1:]),
+        number: random.randint(10, 99),
+        switch: True,
+    }
+    fields = [
+        *(_text(label) for label in person),
+        _one_of("choice", option, OPTIONS[option], OPTIONS[option][0]),
+        _number(number, 1),
+        _check(switch, False),
+    ]
+    random.shuffle(fields)
+    told = _listed({label: value for label, value in new.items() if label != switch})
+    return _form(random, f'Set {told}; switch "{switch}" on; then save the form.', [fields], new)
+
+
+def _press_make(random: Random) -> Wanted:
+    labels = _labels(random, random.choice((4, 6, 9)))
+    label = random.choice(labels)
+    spec = {"kind": "panel", "title": "Panel", "buttons": labels, "columns": random.choice((2, 3))}
+    return {"goal": f'Press the button "{label}" once.', "spec": spec, "state": [label]}
+
+
+def _press_in_order_make(random: Random) -> Wanted:
+    wanted = _press_make(random)
+    labels = random.sample(wanted["spec"]["buttons"], 3)
+    goal = f"Press these buttons in this order, each once: {', '.join(labels)}."
+    return {"goal": goal, "spec": wanted["spec"], "state": labels}
+
+
+def _rows(random: Random, count: int) -> tuple[list[str], dict[str, Any]]:
+    rows = _labels(random, count)
+    return rows, {"kind": "list", "title": "Shopping list", "rows": rows}
+
+
+def _add_row_make(random: Random) -> Wanted:
+    rows, spec = _rows(random, 4)
+    fresh = next(label for label in _labels(random, 9) if label not in rows)
+    return {"goal": f'Add "{fresh}" to the list.', "spec": spec, "row": fresh,
+            "state": [*rows, fresh]}  # fmt: skip
+
+
+def _delete_row_make(random: Random) -> Wanted:
+    rows, spec = _rows(random, 6)
+    gone = random.sample(rows, random.randint(1, 2))
+    goal = f"Delete from the list: {', '.join(gone)}."
+    return {
+        "goal": goal, "spec": spec, "rows": gone, "state": [row for row in rows if row not in gone],
+    }  # fmt: skip
+
+
+def _move_row_make(random: Random) -> Wanted:
+    rows, spec = _rows(random, 5)
+    at = random.randint(1, 4)
+    state = [rows[at], *rows[:at], *rows[at + 1 :]]
+    goal = f'Move "{rows[at]}" to the top of the list and keep the others in their order.'
+    return {"goal": goal, "spec": spec, "row": rows[at], "times": at, "state": state}
+
+
+# -- how it is done --------------------------------------------------------------------------------
+
+
+def _set(page: Page, field: Field, value: Any) -> Moves:
+    kind, label = field["kind"], field["label"]
+    if kind == "check":
+        return (yield click(page, "checkbox", label))
+    if kind == "radio":
+        row = next(node for node in page.nodes if (node.name == label and node.id is None) or
+                   (node.name == label and node.role != "text"))  # fmt: skip
+        inside = [node for node in page.under(row) if node.name == value]
+        node = inside[0] if inside else page.find("radio", value)
+        assert node.id is not None
+        return (yield _click_on(node.id))
+    if kind == "choice":
+        page = yield click(page, "combobox", label)
+        return (yield click(page, "menuitem", value))
+    role = "textbox" if kind == "text" else "spinbutton"
+    page = yield click(page, role, label, verb="triple_click")
+    return (yield typed(f"{value}") if value != "" else key("BackSpace"))
+
+
+def _click_on(id: int) -> Action:
+    from agentrl.env import call
+
+    return call("computer", action="click", element=id)
+
+
+def _form_play(page: Page, wanted: Wanted) -> Script:
+    for tab in wanted["spec"]["pages"]:
+        fields = [field for field in tab["fields"] if field["label"] in wanted["new"]]
+        if fields and len(wanted["spec"]["pages"]) > 1:
+            page = yield click(page, "tab", tab["label"])
+        for field in fields:
+            page = yield from _set(page, field, wanted["new"][field["label"]])
+    page = yield click(page, "button", "Save")
+    if wanted["spec"].get("confirm"):
+        page = yield click(page, "button", "Yes")
+    yield done()
+
+
+def _press_play(page: Page, wanted: Wanted) -> Script:
+    for label in wanted["state"]:
+        page = yield click(page, "button", label)
+    yield done()
+
+
+def _add_row_play(page: Page, wanted: Wanted) -> Script:
+    page = yield click(page, "textbox", "New row")
+    page = yield typed(wanted["row"])
+    page = yield click(page, "button", "Add")
+    yield done()
+
+
+def _delete_row_play(page: Page, wanted: Wanted) -> Script:
+    for row in wanted["rows"]:
+        page = yield click(page, "option", row)
+        page = yield click(page, "button", "Delete")
+    yield done()
+
+
+def _move_row_play(page: Page, wanted: Wanted) -> Script:
+    for _ in range(wanted["times"]):
+        page = yield click(page, "option", wanted["row"])
+        page = yield click(page, "button", "Move up")
+    yield done()
+
+
+# -- how it is judged ------------------------------------------------------------------------------
+
+
+async def _state_is(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
+    """Say whether the program wrote what it was to write."""
+    del said
+    data = await desktop.read(f"{_FOLDER}/{STATE}")
+    try:
+        return data is not None and json.loads(data) == wanted["state"]
+    except ValueError:
+        return False
+
+
+def _files(wanted: Wanted) -> Mapping[str, bytes]:
+    return {_SPEC: json.dumps(wanted["spec"]).encode()}
+
+
+def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
+    del wanted
+    return [[*COMMAND, f"/home/user/{_SPEC}"]]
+
+
+def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any) -> Template:
+    return Template(
+        name=name,
+        program="form",
+        level=level,
+        make=make,
+        play=play,
+        check=_state_is,
+        programs=_programs,
+        files=_files,
+    )
+
+
+FORMS: tuple[Template, ...] = (
+    _template("press", 1, _press_make, _press_play),
+    _template("press_in_order", 1, _press_in_order_make, _press_play),
+    _template("fill", 2, _fill_make, _form_play),
+    _template("correct", 1, _correct_make, _form_play),
+    _template("empty_field", 1, _empty_make, _form_play),
+    _template("switches", 1, _switches_make, _form_play),
+    _template("numbers", 1, _numbers_make, _form_play),
+    _template("choice", 1, _choice_make, _form_play),
+    _template("radio", 1, _radio_make, _form_play),
+    _template("pages", 2, _pages_make, _form_play),
+    _template("confirm", 2, _confirm_make, _form_play),
+    _template("mixed", 3, _mixed_make, _form_play),
+    _template("add_row", 1, _add_row_make, _add_row_play),
+    _template("delete_row", 2, _delete_row_make, _delete_row_play),
+    _template("move_row", 2, _move_row_make, _move_row_play),
+)
+"""Kinds of tasks in programs of our own."""

@@ -1,0 +1,75 @@
+"""The tasks that come along, over all programs."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from agentrl.env import Action
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.task import Task
+from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
+from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
+from agentrl_envs.templates import TemplateTasks, Wanted
+from agentrl_envs.web.sites.play import next_action
+
+
+class TemplatePack(TemplateTasks[Template]):
+    """Tasks of templates; the choices are those of `TemplateTasks`."""
+
+    def __init__(self, *, programs: Sequence[str] = (), **choices: Any) -> None:
+        """Choose tasks of these programs, of all when left out; raises `ConfigError`."""
+        known = list(dict.fromkeys(template.program for template in TEMPLATES))
+        if unknown := [name for name in programs if name not in known]:
+            raise ConfigError(f"there are no tasks in {unknown}; there are in {', '.join(known)}")
+        chosen = [one for one in TEMPLATES if not programs or one.program in programs]
+        super().__init__("gui", chosen, HELD_OUT, **choices)
+
+    def filled_in(self, template: Template, random: Random, seed: int) -> Wanted:
+        """Return what a task wants."""
+        del seed
+        return template.make(random)
+
+    def scene(self, task: Task) -> Scene:
+        """Return how the desktop is when `task` begins."""
+        template, wanted = self.template_of(task), dict(task.data["wanted"])
+        return Scene(
+            goal=wanted["goal"],
+            files=template.files(wanted),
+            programs=template.programs(wanted),
+            runs_code=template.runs_code,
+        )
+
+    async def judge(
+        self, task: Task, desktop: LiveDesktop, said: str | None, *, failed: bool
+    ) -> Verdict:
+        """Pay 1 for a desktop that is as it must be, and for a right answer where one is asked."""
+        template, wanted = self.template_of(task), dict(task.data["wanted"])
+        if failed or template.impossible:
+            return Verdict(reward=float(failed and template.impossible))
+        return Verdict(reward=float(await template.check(desktop, wanted, said or "")))
+
+    def gold(self, task: Task, seen: Sequence[Message]) -> Action:
+        """Return the next action of the template's player."""
+        return next_action(self.template_of(task).play, task, seen)
+
+
+def template_pack(
+    *,
+    programs: Sequence[str] = (),
+    templates: Sequence[str] = (),
+    levels: Sequence[int] = (1, 2, 3),
+    size: int | None = None,
+    heldout_by: Any = "seed",
+    heldout_fraction: float = 0.1,
+) -> TemplatePack:
+    """Return the tasks of some programs and templates; see `TemplateTasks` for the settings."""
+    return TemplatePack(
+        programs=programs,
+        templates=templates,
+        levels=levels,
+        size=size,
+        heldout_by=heldout_by,
+        heldout_fraction=heldout_fraction,
+    )

@@ -1,0 +1,40 @@
+"""A kind of task on a desktop: what is there, what is asked, how it is judged, who can do it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from agentrl_envs.gui.world import LiveDesktop
+from agentrl_envs.templates import Wanted
+from agentrl_envs.web.sites.play import Player
+
+Check = Callable[[LiveDesktop, Wanted, str], Awaitable[bool]]
+"""Whether the desktop is as it must be, and the agent's last word, `""` for none, right."""
+
+
+def no_files(wanted: Wanted) -> Mapping[str, bytes]:
+    """Return no files."""
+    del wanted
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """One kind of task."""
+
+    name: str
+    program: str
+    """Where it is done, for reports: `form`, `editor`, `calculator` and so on."""
+    level: int
+    """1 to 3: how many steps and conditions."""
+    make: Callable[[Random], Wanted]
+    """Choose a task. Raises `Unfit` to be asked again with another seed."""
+    play: Player
+    check: Check
+    programs: Callable[[Wanted], Sequence[Sequence[str]]]
+    """The commands that put the programs on the desktop."""
+    files: Callable[[Wanted], Mapping[str, bytes]] = no_files
+    runs_code: bool = False
+    """Whether the agent can run code in it; see `Scene`."""
+    impossible: bool = False
+    """Whether the right thing is to say that it cannot be done."""

@@ -1,0 +1,28 @@
+"""A set of tasks given by name, made of its settings."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from agentrl.errors import ConfigError
+from agentrl.registry import load
+
+P = TypeVar("P")
+
+
+def made_pack(pack: str | P, kwargs: Mapping[str, Any]) -> P:
+    """Return the pack that `module:name` makes of settings, or the one that was given.
+
+    Raises `ConfigError` for settings that it does not take.
+    """
+    if not isinstance(pack, str):
+        if kwargs:
+            raise ConfigError(f"settings {sorted(kwargs)} are for a pack given as module:name")
+        return pack
+    maker = load(pack)
+    try:
+        inspect.signature(maker).bind(**kwargs)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(maker).parameters) or "none"
+        raise ConfigError(f"{pack}: {error}; the settings of these tasks are: {known}") from None
+    return cast("P", maker(**kwargs))

@@ -1,0 +1,64 @@
+"""How an agent names a point of the screen, and which pixel that is."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from agentrl.errors import ConfigError, ToolError
+
+Coordinates = Literal["pixels", "normalised"]
+"""`pixels` of the picture that the agent is shown; or `normalised`, from 0 to 1000 both ways."""
+
+NORMALISED_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The points of a screen, as they are spoken of."""
+
+    screen: tuple[int, int]
+    """Width and height in pixels."""
+    shown: tuple[int, int]
+    """Of the picture that the agent sees."""
+    coordinates: Coordinates = "pixels"
+
+    def __post_init__(self) -> None:
+        """Refuse a manner of speaking that there is not."""
+        if self.coordinates not in get_args(Coordinates):
+            raise ConfigError(
+                f"coordinates are one of {', '.join(get_args(Coordinates))}, "
+                f"got {self.coordinates!r}"
+            )
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Return the numbers below which both parts of a coordinate stay."""
+        if self.coordinates == "normalised":
+            return NORMALISED_MAX + 1, NORMALISED_MAX + 1
+        return self.shown
+
+    def pixel(self, coordinate: list[float]) -> tuple[int, int]:
+        """Return the pixel of the screen that is meant; `ToolError` for none on it."""
+        if len(coordinate) != 2:
+            raise ToolError(f"a coordinate is [x, y], got {coordinate}")
+        for part, extent in zip(coordinate, self.extent, strict=True):
+            if not 0 <= part < extent:
+                wide, high = self.extent
+                raise ToolError(
+                    f"({coordinate[0]:g}, {coordinate[1]:g}) is not on the screen: x goes from 0 "
+                    f"to {wide - 1} and y from 0 to {high - 1}"
+                )
+        steps = (NORMALISED_MAX,) * 2 if self.coordinates == "normalised" else self.shown
+        x, y = (
+            min(int(part * pixels / step), pixels - 1)
+            for part, pixels, step in zip(coordinate, self.screen, steps, strict=True)
+        )
+        return x, y
+
+    def coordinate(self, x: float, y: float) -> list[float]:
+        """Return how an agent would name a pixel: the inverse of `pixel` for its middle."""
+        steps = (NORMALISED_MAX,) * 2 if self.coordinates == "normalised" else self.shown
+        made: list[float] = []
+        for part, pixels, step in zip((x, y), self.screen, steps, strict=True):
+            exact = (part + 0.5) * step / pixels
+            made.append(int(exact) if step == pixels else round(exact, 1))
+        return made
