@@ -20,7 +20,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Visit
 from agentrl_envs.web.observation import read
 from agentrl_envs.web.world import WebRequest, WebResponse
-from tests.web_pages import FORM, ORIGIN, PAGES, PagesPack
+from tests.web_pages import FORM, ORIGIN, PAGES, Pages, PagesPack
 
 pytestmark = [
     pytest.mark.chromium,
@@ -220,6 +220,50 @@ async def test_cookies_are_sent_back(pool: BrowserPool) -> None:
         await does(env, "goto", url="/in")
         sent = [r for r in pack.made[-1].asked if r.url == f"{ORIGIN}/"][-1].headers["cookie"]
         assert sorted(sent.split("; ")) == ["a=1", "b=2"]
+
+
+async def test_a_new_tab_and_a_copy_have_the_cookies(pool: BrowserPool) -> None:
+    """From their first request on, although a context that is new is not asked for any."""
+
+    def cookies(request: WebRequest) -> WebResponse | None:
+        if request.url == f"{ORIGIN}/in":
+            return WebResponse(status=302, headers={"location": "/", "set-cookie": "a=1"})
+        return None
+
+    options = {"on_answer": cookies}
+    async with on(pool, dict(PAGES), options=options, fork="copy") as (env, _, pack):
+        asked = pack.made[-1].asked
+        assert "cookie" not in asked[0].headers
+        await does(env, "goto", url="/in")
+        copies: list[Pages] = []
+        copy = pack.made[-1].copy
+
+        def copied() -> Pages | None:
+            made = copy()
+            assert made is not None
+            copies.append(made)
+            return made
+
+        pack.made[-1].copy = copied
+        fork = await env.fork()
+        await fork.close()
+        assert [request.headers.get("cookie") for request in copies[0].asked] == ["a=1"]
+        await does(env, "new_tab", url="/other")
+        assert (asked[-1].url, asked[-1].headers.get("cookie")) == (f"{ORIGIN}/other", "a=1")
+
+
+async def test_the_address_is_that_of_the_page_and_not_of_what_is_in_it(pool: BrowserPool) -> None:
+    framed = "<title>Framed</title><iframe src=/other></iframe>" + (
+        "<button onclick=\"history.pushState(0, '', '/pushed')\">Push</button>"
+        "<a href=#there>There</a>"
+    )
+    async with on(pool, {"/": framed, "/other": "<p>Inside"}) as (env, text, _):
+        assert "Inside" in text
+        assert visit_of(env).tab.url == f"{ORIGIN}/"
+        assert f"url: {ORIGIN}/#there\n" in await does(env, "click", id=read(text).id("link"))
+        assert visit_of(env).tab.url == f"{ORIGIN}/#there"
+        assert "pushed" in await does(env, "click", id=read(text).id("button"))
+        assert visit_of(env).tab.url == f"{ORIGIN}/pushed"
 
 
 async def test_calls_of_one_message_run_in_order_and_one_page_is_shown(pool: BrowserPool) -> None:
