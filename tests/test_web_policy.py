@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from agentrl_envs.web.actions import ACTIONS, PAGE_ACTIONS
 from agentrl_envs.web.browser.policy import is_within, origin_of, resolve
+from agentrl_envs.web.browser.traffic import is_shown
+from agentrl_envs.web.world import WebResponse
 
 SITE = "http://pages.test"
 HERE = f"{SITE}/a/b?c=d"
@@ -47,6 +49,39 @@ def test_what_is_of_the_site_is_resolved(text: str, url: str) -> None:
 def test_everything_else_is_refused_in_words(text: str) -> None:
     url, why = resolve(text, base=HERE, origins=[SITE])
     assert (url, bool(why)) == ("", True)
+
+
+@pytest.mark.parametrize("text", ["file:///etc/passwd", "javascript:1", "data:,x", "about:blank"])
+def test_a_kind_of_address_that_is_never_allowed_is_named(text: str) -> None:
+    _, why = resolve(text, base=HERE, origins=[SITE])
+    assert why == (
+        f"addresses of the kind {text.partition(':')[0]}: are not allowed; you can go to {SITE}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "shown"),
+    [
+        ({}, True),
+        ({"Content-Type": "text/html; charset=utf-8"}, True),
+        ({"content-type": "image/png"}, True),
+        ({"content-type": "application/json"}, True),
+        ({"content-type": "application/octet-stream"}, False),
+        ({"content-type": "application/pdf"}, False),
+        ({"content-type": "text/html", "Content-Disposition": "attachment; filename=a"}, False),
+        ({"content-type": "text/html", "content-disposition": "ATTACHMENT"}, False),
+        ({"content-type": "text/html", "content-disposition": "inline"}, True),
+        ({"content-type": "text/html", "set-cookie": "a=1\ncontent-disposition: attachment"}, True),
+    ],
+)
+def test_what_a_browser_would_download_is_not_shown(headers: dict[str, str], shown: bool) -> None:
+    assert is_shown(WebResponse(headers=headers)) == shown
+
+
+def test_a_redirect_and_an_empty_answer_are_shown_whatever_their_kind() -> None:
+    headers = {"content-type": "application/octet-stream"}
+    for status, shown in {204: True, 302: True, 399: True, 200: False, 400: False}.items():
+        assert is_shown(WebResponse(status=status, headers=headers)) == shown
 
 
 @given(st.text(max_size=60))

@@ -307,14 +307,15 @@ async def test_nothing_is_left_for_the_next_episode(pool: BrowserPool, reusable:
     keeps = (
         "const seen = [document.cookie, localStorage.x, sessionStorage.x].join('|');"
         "document.title = 'seen ' + seen;"
-        "document.cookie = 'x=leaked'; localStorage.x = 'leaked';"
+        "document.cookie = 'x=leaked'; localStorage.x = sessionStorage.x = 'leaked';"
     )
     for _ in range(3):
         async with on(pool, page(keeps), reusable=reusable) as (env, _):
             visit: Any = env._episode.visit  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
-            kept = await visit.tab.evaluate("() => [document.cookie, localStorage.x ?? '']")
+            script = "() => [document.cookie, localStorage.x ?? '', sessionStorage.x ?? '']"
+            kept = await visit.tab.evaluate(script)
             if visit.origin == "kept":
-                assert kept == ["", ""]
+                assert kept == ["", "", ""]
             title = await visit.tab.evaluate("() => document.title")
             assert title == "seen ||"
     await is_fine(pool)

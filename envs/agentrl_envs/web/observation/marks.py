@@ -31,7 +31,8 @@ def mark(png: bytes, boxes: Mapping[int, Box], viewport: tuple[int, int]) -> byt
         draw.rectangle((x0, y0, max(x1 - 1, x0 + 1), max(y1 - 1, y0 + 1)), outline=fill)
         text = str(id_)
         wide = draw.textlength(text, font=font) + 2
-        x0 = min(x0, picture.width - wide)
+        # Before the box where there is room, so that what is in it can be read.
+        x0 = min(x0 - wide if x0 >= wide else x0, picture.width - wide)
         draw.rectangle((x0, y0, x0 + wide, y0 + _FONT_PX), fill=fill)
         draw.text((x0 + 1, y0 - 1), text, fill="white", font=font)
     out = io.BytesIO()

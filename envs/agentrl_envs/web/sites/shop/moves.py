@@ -1,5 +1,6 @@
 """What players of the shop's tasks do again and again."""
 
+import re
 from collections.abc import Generator
 
 from agentrl.env import Action, call
@@ -33,7 +34,9 @@ def to_list(
 
 def first_product(page: Page, category: str) -> str:
     """Return the name of the first product of a list."""
-    start = next(i for i, node in enumerate(page.nodes) if node.name.endswith(" products"))
+    start = next(
+        i for i, node in enumerate(page.nodes) if re.fullmatch(r"\d+ products?", node.name)
+    )
     shown = [node for node in page.nodes[start:] if node.role == "link"]
     if not shown:
         raise LookupError(f"no product of {category} is shown")

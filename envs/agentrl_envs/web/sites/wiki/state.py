@@ -1,5 +1,6 @@
 """What a wiki remembers: every revision of every article, and what the reader watches."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -13,6 +14,7 @@ from agentrl_envs.web.sites.refused import Refused
 COUNTRIES = 3
 READER = "You"
 _EDITORS = ("Agnes", "Bertil", "Carla", "Dmitri", "Elin", "Fiona", "Gustav", "Hilde")
+_AFTER_CONSONANT = re.compile(r"(?<=[^aeiou])ys\Z")
 _PLURALS = {"person": "People", "town": "Towns", "work": "Works", "event": "Events"}
 TITLE_CHARS_MAX = 80
 TEXT_CHARS_MAX = 20_000
@@ -154,5 +156,5 @@ def _categories(entity: Entity) -> list[str]:
         return ["Countries"]
     found = [f"{_PLURALS[entity.kind]} of {entity.country}"]
     if entity.kind in ("person", "work"):
-        found.append(f"{entity.what.capitalize()}s".replace("ys", "ies"))
+        found.append(_AFTER_CONSONANT.sub("ies", f"{entity.what.capitalize()}s"))
     return found
