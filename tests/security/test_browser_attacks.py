@@ -228,6 +228,19 @@ async def test_a_page_may_ask_and_is_left(pool: BrowserPool) -> None:
         assert f"url: {ORIGIN}/calm" in await does(env, "click", id=2)
 
 
+async def test_a_page_that_asks_without_end_is_given_up() -> None:
+    """Long before it is lost for being busy; a page that asks a lot is not."""
+    often = "for (let i = 0; i < %d; i++) alert(i);"
+    asks = f"document.querySelector('button').onclick = () => {{ {often} }}"
+    async with browsers(call_s=60) as pool:
+        async with on(pool, page(asks % 50)) as (env, _):
+            assert "notice: the page said: 4" in await does(env, "click", id=1)
+        async with on(pool, page(asks % 51)) as (env, _):
+            with pytest.raises(EnvError, match="more than 50 dialogs"):
+                await env.step(call("click", id=1))
+        await is_fine(pool)
+
+
 async def test_windows_are_tabs_and_few(pool: BrowserPool) -> None:
     many = "for (let i = 0; i < 30; i++) window.open('/calm?' + i, '_blank', 'popup')"
     async with on(pool, page(many, on_click=True)) as (env, _):
