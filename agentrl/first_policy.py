@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from agentrl.chat.format import ChatFormat
     from agentrl.learn.demonstrate import Conversation
+    from agentrl.vision.processor import ImageProcessor
 
 VOCABULARY_EPISODES = 2000
 """How many demonstrations a new tokenizer is trained on."""
@@ -43,16 +44,20 @@ class Policy:
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     chat: "ChatFormat"
+    images: "ImageProcessor | None" = None
+    """Where it sees."""
 
 
 def load_policy(config: RunConfig, path: Path | str) -> Policy:
     """Return the policy in a Hugging Face folder or of a hub name."""
-    from agentrl.learn.newpolicy import load_model, load_tokenizer
+    from agentrl.learn.newpolicy import load_images, load_model, load_tokenizer
 
     device = wiring.device_of(config.policy.device)
     tokenizer = load_tokenizer(path)
     model = load_model(path, dtype=config.policy.dtype, device=device)
-    return Policy(path, model, tokenizer, wiring.chat_format(config, tokenizer))
+    images = load_images(path, model)
+    chat = wiring.chat_format(config, tokenizer, images)
+    return Policy(path, model, tokenizer, chat, images)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -62,6 +67,8 @@ def save_policy(policy: Policy, folder: Path) -> None:
     with no_bars():
         policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
+    if policy.images is not None:
+        policy.images.save_pretrained(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +195,7 @@ class FirstPolicy:
                 seed=derive(self.config.run.seed, "warm start"),
                 micro_batch_tokens=self.config.learn.micro_batch_tokens,
                 on_step=on_step,
+                images=policy.images,
             )
         self.summary.put("warm start", {"steps": found.steps, "loss": found.last_loss})
 

@@ -21,6 +21,21 @@ class Image:
         return hashlib.sha256(self.data).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """An image, and where its tokens stand in a sequence of tokens."""
+
+    image: Image
+    start: int
+    """Place of its first token."""
+    stop: int
+    """One past its last token."""
+
+    def moved(self, by: int) -> "ImageSpan":
+        """Return the same image so many places further on."""
+        return ImageSpan(self.image, self.start + by, self.stop + by)
+
+
 Content = str | tuple[str | Image, ...]
 """Plain text, or text and images in reading order."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from agentrl.message import Image
+from agentrl.message import ImageSpan
 
 FinishReason = Literal["stop", "length", "aborted"]
 
@@ -49,7 +49,9 @@ class GenerateRequest:
     """Same request, same weights, same tokens, whatever else is in the batch. The noise of a token
     depends on the seed and on its position in the context, so a continued request goes on as if it
     had never been interrupted."""
-    images: tuple[Image, ...] = ()
+    images: tuple[ImageSpan, ...] = ()
+    """What the prompt shows, in its order. Every token outside of these is text, whatever its id:
+    a policy that samples the id of an image's tokens has said a word, and shown nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class ScoreRequest:
     entropies: bool = False
     distribution: bool = False
     """Whether to return the whole distribution at the last token."""
+    images: tuple[ImageSpan, ...] = ()
+    """What the prompt shows, as in `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

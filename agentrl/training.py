@@ -157,7 +157,9 @@ async def _train(
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
             engine, trainer = wiring.engine_and_trainer(config, policy)
-            checkpoints = wiring.checkpoints(config, folder.checkpoints, policy.tokenizer)
+            checkpoints = wiring.checkpoints(
+                config, folder.checkpoints, policy.tokenizer, policy.images
+            )
             remembered = checkpoints.restore(trainer)
             record = wiring.run_store(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from agentrl.errors import FailureKind
-from agentrl.message import Image
+from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 
 Source = Literal["prompt", "sampled", "tool", "template", "forced"]
@@ -31,6 +31,9 @@ class Node:
     entropies: tuple[float, ...] = ()
     """In nats, where the engine reported them."""
     images: tuple[Image, ...] = ()
+    image_spans: tuple[tuple[int, int], ...] = ()
+    """First and one past the last of the tokens of each image, within the node; empty where the
+    policy cannot see."""
     seconds: float = 0.0
     """How long the event took."""
     tool_status: str = ""
@@ -45,6 +48,8 @@ class Node:
             raise ValueError(
                 f"a {self.source} node withdraws nothing; only a forced one or a prompt can"
             )
+        if self.image_spans:
+            self._check_spans()
         given = (len(self.logprobs), len(self.versions))
         want = (len(self.token_ids),) * 2 if self.source == "sampled" else (0, 0)
         if given != want:
@@ -55,6 +60,18 @@ class Node:
         if self.entropies and len(self.entropies) != len(self.token_ids):
             raise ValueError(
                 f"{len(self.entropies)} entropies for {len(self.token_ids)} tokens; give one each"
+            )
+
+    def _check_spans(self) -> None:
+        ends = [0, *(place for span in self.image_spans for place in span), len(self.token_ids)]
+        is_ordered = all(a <= b for a, b in pairwise(ends))
+        is_filled = all(start < stop for start, stop in self.image_spans)
+        one_each = len(self.image_spans) == len(self.images)
+        if not (is_ordered and is_filled and one_each) or self.source == "sampled":
+            raise ValueError(
+                f"a {self.source} node of {len(self.token_ids)} tokens shows {len(self.images)} "
+                f"images at {self.image_spans}; give each its own run of tokens, in order, in a "
+                "node that nobody sampled"
             )
 
 
@@ -154,6 +171,8 @@ class Trajectory:
     withdrawn: tuple[tuple[int, int], ...] = ()
     """Runs of tokens, first and one past the last, that are in no context after them. A run may
     hold earlier ones, which were withdrawn before it."""
+    images: tuple[ImageSpan, ...] = ()
+    """What its tokens show, in order."""
     root: int | None = None
     """The leaf's."""
 
@@ -227,6 +246,10 @@ class Tree:
         """Return the whole context at `node`, as token ids; what was withdrawn is not in it."""
         return tuple(token for part in self.context(node) for token in part.token_ids)
 
+    def images(self, node: int) -> tuple[ImageSpan, ...]:
+        """Return what the context at `node` shows, and where in `tokens`."""
+        return _shown(self.context(node))
+
     def context(self, node: int) -> tuple[Node, ...]:
         """Return the nodes of the context at `node`; what was withdrawn is not among them."""
         context: list[Node] = []
@@ -264,6 +287,7 @@ class Tree:
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
             withdrawn=_withdrawn(path),
+            images=_shown(path),
             root=leaf.root,
         )
 
@@ -310,6 +334,16 @@ def _withdrawn(path: Sequence[Node]) -> tuple[tuple[int, int], ...]:
             del context[-part.withdraws :]
         context.append(i)
     return tuple(runs)
+
+
+def _shown(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
+    """Return the images of nodes, and where in the tokens of all of them."""
+    starts = accumulate((len(part.token_ids) for part in path), initial=0)
+    return tuple(
+        ImageSpan(image, begin + start, begin + stop)
+        for part, begin in zip(path, starts, strict=False)
+        for image, (start, stop) in zip(part.images, part.image_spans, strict=False)
+    )
 
 
 def _same_tokens(one: Node, other: Node) -> bool:

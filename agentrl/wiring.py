@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from agentrl.learn.checkpoint import Checkpoints
     from agentrl.learn.trainer import Trainer
     from agentrl.rollout.branching.gated import GatedTrees
+    from agentrl.vision.processor import ImageProcessor
 
 DRAFTS = "drafts.bin"
 """The file of a checkpoint that holds the trajectories of `rollout.drafts`."""
@@ -402,14 +403,25 @@ def credit_log(config: RunConfig, folder: RunFolder) -> CreditLog | None:
     return CreditLog(folder.path, limit_bytes=config.view.record_bytes)
 
 
-def chat_format(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> "ChatFormat":
-    """Return how messages become tokens for this policy."""
+def chat_format(
+    config: RunConfig,
+    tokenizer: "PreTrainedTokenizerBase",
+    images: "ImageProcessor | None" = None,
+) -> "ChatFormat":
+    """Return how messages become tokens for this policy; `images` are cut up where it sees."""
     from agentrl.chat.format import ChatFormat
 
-    return ChatFormat(tokenizer, dialect=config.policy.dialect, template=config.policy.template)
+    return ChatFormat(
+        tokenizer,
+        dialect=config.policy.dialect,
+        template=config.policy.template,
+        images=images,
+    )
 
 
-def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
+def trainer(
+    config: RunConfig, model: "PreTrainedModel", images: "ImageProcessor | None" = None
+) -> "Trainer":
     """Return the learning half around a model, which it changes; see `engine_and_trainer`."""
     from agentrl.learn.trainer import Trainer
 
@@ -419,6 +431,7 @@ def trainer(config: RunConfig, model: "PreTrainedModel") -> "Trainer":
         seed=derive(config.run.seed, "trainer"),
         temperature=config.sampling.temperature,
         steps=config.run.steps,
+        images=images,
     )
 
 
@@ -427,16 +440,22 @@ def engine_and_trainer(config: RunConfig, policy: "Policy") -> tuple["ClosingEng
     into it, or rounds it."""
     from agentrl.engine.opening import engine_of
 
-    return engine_of(config, policy), trainer(config, policy.model)
+    return engine_of(config, policy), trainer(config, policy.model, policy.images)
 
 
 def checkpoints(
-    config: RunConfig, folder: Path, tokenizer: "PreTrainedTokenizerBase"
+    config: RunConfig,
+    folder: Path,
+    tokenizer: "PreTrainedTokenizerBase",
+    images: "ImageProcessor | None" = None,
 ) -> "Checkpoints":
-    """Return the checkpoints of a run; each is a model folder with its tokenizer."""
+    """Return the checkpoints of a run; each is a model folder with its tokenizer, and its image
+    processor if it has one."""
     from agentrl.learn.checkpoint import Checkpoints
 
-    return Checkpoints(folder=folder, keep=config.run.keep_checkpoints, tokenizer=tokenizer)
+    return Checkpoints(
+        folder=folder, keep=config.run.keep_checkpoints, tokenizer=tokenizer, images=images
+    )
 
 
 def use_threads(count: int) -> None:

@@ -18,6 +18,7 @@ class Letters:
     source: Source
     token_ids: tuple[int, ...]
     images: tuple[Image, ...] = ()
+    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class Tokens:
     source: Source
     token_ids: tuple[int, ...]
     images: tuple[Image, ...] = ()
+    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 class Rendered:

@@ -4,6 +4,7 @@ stop token kept by `parse`; thinking searched for calls; assistant text not neut
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -312,7 +313,17 @@ def test_a_turn_that_begins_inside_a_thought(
     assert acted == Action("I shall\n</think>\n", CALL.tool_calls)
 
 
-def test_images_have_placeholders(hermes: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Sizes:
+    """As many tokens as an image has bytes."""
+
+    token_id: int
+
+    def tokens(self, image: Image) -> int:
+        return len(image.data)
+
+
+def test_images_are_expanded(hermes: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     picture = Message("user", ("see ", Image(b"1"), Image(b"2"), "<|image|>"))
     with pytest.raises(ConfigError, match="cannot render"):
         ChatFormat(hermes).opening((picture,))
@@ -326,13 +337,23 @@ def test_images_have_placeholders(hermes: PreTrainedTokenizerFast, tmp_path: Pat
         "{%- for m in messages -%}<|im_start|>{{ m.role + '\n' + show(m.content) }}<|im_end|>\n"
         "{% endfor -%}{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
     )
-    chat = ChatFormat(tokenizer, template=str(path))
+    with pytest.raises(ConfigError, match="cannot see them"):
+        ChatFormat(tokenizer, template=str(path)).opening((picture,))
+    placeholder = cast("int", tokenizer.convert_tokens_to_ids("<|image|>"))
+    chat = ChatFormat(tokenizer, template=str(path), images=Sizes(placeholder))
+    with pytest.raises(ConfigError, match="text between two of them"):
+        chat.opening((picture,))
+    picture = Message("user", ("see ", Image(b"1"), "and", Image(b"333"), "<|image|>"))
     (segment,) = chat.opening((picture,))
-    placeholder = tokenizer.convert_tokens_to_ids("<|image|>")
     assert segment.images == picture.images
-    assert segment.token_ids.count(placeholder) == 2  # the one in the text stays text
-    reply = chat.reply((Message("tool", (Image(b"3"),), name="sum"),), ended=True)
-    assert [segment.images for segment in reply] == [(), (Image(b"3"),), ()]
+    runs = [segment.token_ids[start:stop] for start, stop in segment.image_spans]
+    assert runs == [(placeholder,), (placeholder,) * 3]
+    assert segment.token_ids.count(placeholder) == 4  # the one in the text stays text
+    reply = chat.reply((Message("tool", (Image(b"22"),), name="sum"),), ended=True)
+    assert [segment.images for segment in reply] == [(), (Image(b"22"),), ()]
+    start, stop = reply[1].image_spans[0]
+    assert reply[1].token_ids[start:stop] == (placeholder, placeholder)
+    assert reply[1].token_ids.count(placeholder) == 2
 
 
 def test_answers_are_rendered_after_a_call_where_a_template_looks_back(

@@ -27,7 +27,7 @@ from agentrl.engine.remote.wire import (
 )
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError, EngineError
-from agentrl.message import Image
+from agentrl.message import Image, ImageSpan
 from agentrl.policy import (
     Completion,
     GenerateRequest,
@@ -350,6 +350,17 @@ def test_a_completion_travels_whole(completion: Completion) -> None:
     assert read_completion(travelled(completion_frame(completion, {"n": 1}))) == completion
 
 
+shown = st.lists(
+    st.builds(
+        ImageSpan,
+        st.builds(Image, st.binary(max_size=20), st.just("image/webp")),
+        st.integers(0, 9),
+        st.integers(0, 9),
+    ),
+    max_size=3,
+).map(tuple)
+
+
 @given(
     st.builds(
         GenerateRequest,
@@ -362,7 +373,7 @@ def test_a_completion_travels_whole(completion: Completion) -> None:
         top_logprobs=st.integers(0, 20),
         entropies=st.booleans(),
         seed=st.integers(0, 2**64),
-        images=st.lists(st.builds(Image, st.binary(max_size=20), st.just("image/webp"))).map(tuple),
+        images=shown,
     )
 )
 def test_a_request_travels_whole(request: GenerateRequest) -> None:
@@ -379,6 +390,7 @@ def test_a_request_travels_whole(request: GenerateRequest) -> None:
         top_logprobs=st.integers(0, 20),
         entropies=st.booleans(),
         distribution=st.booleans(),
+        images=shown,
     ),
     st.builds(
         Scores,

@@ -48,6 +48,7 @@ HEAVY_ROOMS = (
     "agentrl.gym.",
     "agentrl.gymnasium_",
     "agentrl.learn",
+    "agentrl.vision.model",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""
@@ -67,7 +68,7 @@ ACTING = (
 )
 """The contracts and the acting half, which must not know of the learning half at all."""
 
-LEARNING = ("torch", "transformers", "agentrl.learn", "agentrl.engine")
+LEARNING = ("torch", "transformers", "agentrl.learn", "agentrl.engine", "agentrl.vision")
 
 
 def files(root: Path, package: str) -> list[Path]:

@@ -52,6 +52,7 @@ from agentrl.learn.method import Method
 from agentrl.learn.sample import Sample
 from agentrl.learn.tokens import Layout
 from agentrl.learn.trainer import Trainer
+from agentrl.message import ImageSpan
 from tests.learning import CPU, VOCABULARY, gradients, model_of, scored_by, trees_of
 
 EVERYTHING = 10**6
@@ -77,6 +78,7 @@ class Pair:
 
     token_ids: ndarray
     mask: ndarray
+    images: tuple[ImageSpan, ...] = ()
 
 
 def spelled(*rows: str) -> list[ndarray]:

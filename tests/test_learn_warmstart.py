@@ -157,6 +157,7 @@ class Segment:
     source: Source
     token_ids: tuple[int, ...]
     images: tuple[Image, ...] = ()
+    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 class LetterChat:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agentrl.chat.dialect import Dialect
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.encoding import Encoder
-from agentrl.chat.images import check_images, images_of
+from agentrl.chat.images import ImageTokens, check_images, expanded, images_of
 from agentrl.chat.template import ChatTemplate
 from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import end_of_thinking
@@ -38,15 +38,18 @@ class Segment:
     source: Source
     token_ids: tuple[int, ...]
     images: tuple[Image, ...] = ()
-    """Those whose placeholders are among the tokens."""
+    """Those whose tokens are among them."""
+    image_spans: tuple[tuple[int, int], ...] = ()
+    """First and one past the last of the tokens of each."""
 
 
 class ChatFormat:
     """How messages become tokens for one policy. Immutable; safe to share between episodes.
 
     `template` is a shipped template by name or a Jinja file, the tokenizer's own by default;
-    `dialect` a dialect by name, or the one that reads what the template writes. Raises
-    `ConfigError` for a template that cannot be rendered incrementally: `docs/chat.md`.
+    `dialect` a dialect by name, or the one that reads what the template writes; `images` says how
+    many tokens an image is, where the policy sees. Raises `ConfigError` for a template that cannot
+    be rendered incrementally: `docs/chat.md`.
     """
 
     dialect: Dialect
@@ -61,8 +64,10 @@ class ChatFormat:
         *,
         dialect: str = "auto",
         template: str | None = None,
+        images: ImageTokens | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._images = images
         self.template = ChatTemplate(tokenizer, template)
         self.turns = Turns(self.template)
         self.dialect = find_dialect(dialect, self.template, self.turns)
@@ -84,9 +89,8 @@ class ChatFormat:
         if tools and self.turns.tool_fault:
             raise ConfigError(f"the environment has tools, and {self.turns.tool_fault}")
         text = self.template.render(messages, tools, generation_prompt=True)
-        images = images_of(messages)
-        check_images(self.template, text, images)
-        return (Segment("prompt", self.encode(text), images),)
+        check_images(self.template, text, images_of(messages))
+        return (self._segment("prompt", text, messages),)
 
     def reply(
         self,
@@ -105,8 +109,7 @@ class ChatFormat:
         if tools is not None:
             messages = (*messages, _notice(tools))
         after = self.turns.after(messages)
-        images = images_of(messages)
-        check_images(self.template, after, images)
+        check_images(self.template, after, images_of(messages))
         prompt = self.turns.generation_prompt
         asked = bool(prompt) and after.endswith(prompt)
         shown = after[: -len(prompt)] if asked else after
@@ -115,7 +118,7 @@ class ChatFormat:
         said = shown.removeprefix(self.turns.glue)
         segments = (
             Segment("template", closing),
-            Segment("tool", self.encode(said), images),
+            self._segment("tool", said, messages),
             Segment("template", self._prompt if asked else ()),
         )
         return tuple(segment for segment in segments if segment.token_ids)
@@ -154,6 +157,14 @@ class ChatFormat:
         ]
         text = self.dialect.write(control.neutral(action.text, trusted=True), calls)
         return self.encode(text) + self._closing
+
+    def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> Segment:
+        """Return rendered text as tokens, with what the messages show."""
+        images = images_of(messages)
+        tokens, spans = expanded(
+            self.encode(text), images, self._images, template=self.template.name
+        )
+        return Segment(source, tokens, images, spans)
 
     def _stops(self) -> frozenset[int]:
         added = cast("dict[str, int]", self._tokenizer.added_tokens_encoder)

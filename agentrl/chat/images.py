@@ -1,12 +1,27 @@
-"""Pictures in a prompt: as many placeholders among the tokens as there are pictures."""
+"""Pictures in a prompt: as many tokens as the model will see of each, before any are recorded."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
 
 from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message
 
 _PICTURE = Image(b"")
+
+
+class ImageTokens(Protocol):
+    """How many tokens an image is; `agentrl.vision.processor` implements it."""
+
+    @property
+    def token_id(self) -> int:
+        """What a template writes once for an image, and the model reads many times."""
+        ...
+
+    def tokens(self, image: Image) -> int:
+        """Return how many tokens an image is."""
+        ...
 
 
 def images_of(messages: Sequence[Message]) -> tuple[Image, ...]:
@@ -17,8 +32,7 @@ def images_of(messages: Sequence[Message]) -> tuple[Image, ...]:
 def check_images(template: ChatTemplate, text: str, images: Sequence[Image]) -> None:
     """Raise `ConfigError` unless `text` holds one placeholder for each image.
 
-    A placeholder is a control token that the template writes for a picture; what it expands to is
-    the affair of whoever feeds the model.
+    A placeholder is a control token that the template writes for a picture.
     """
     if not images:
         return
@@ -40,3 +54,38 @@ def check_images(template: ChatTemplate, text: str, images: Sequence[Image]) -> 
                 f"{template.name} writes {token!r} {text.count(token)} times for {len(images)} "
                 f"images; an image in such a message is not shown; {WAY_OUT}"
             )
+
+
+def expanded(
+    token_ids: Sequence[int], images: Sequence[Image], reader: ImageTokens | None, *, template: str
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """Return the tokens with every placeholder repeated as often as its image has tokens, and the
+    first and one past the last of these for each image.
+
+    Raises `ConfigError` where placeholders and images do not match one to one, and for images of a
+    policy that cannot see.
+    """
+    if not images:
+        return tuple(token_ids), ()
+    if reader is None:
+        raise ConfigError(
+            f"the environment shows {len(images)} images, and the policy has no image processor "
+            "and cannot see them; set policy.path to a Qwen-VL model folder, or let the "
+            "environment speak in text only"
+        )
+    found = [at for at, token in enumerate(token_ids) if token == reader.token_id]
+    if len(found) != len(images) or any(b - a == 1 for a, b in pairwise(found)):
+        raise ConfigError(
+            f"{template} writes token {reader.token_id}, which stands for an image, at {found} for "
+            f"{len(images)} images; there must be one for each, and text between two of them; "
+            f"{WAY_OUT}"
+        )
+    whole: list[int] = []
+    spans: list[tuple[int, int]] = []
+    done = 0
+    for at, image in zip(found, images, strict=True):
+        whole += token_ids[done:at]
+        spans.append((len(whole), len(whole) + reader.tokens(image)))
+        whole += [reader.token_id] * reader.tokens(image)
+        done = at + 1
+    return (*whole, *token_ids[done:]), tuple(spans)

@@ -29,8 +29,7 @@ def check_request(
             f"got {request.max_new_tokens}"
         )
     check_id(request.id, in_flight)
-    if request.images and not takes_images:
-        raise ValueError(f"request {request.id!r}: the engine takes no images")
+    check_images(request, takes_images=takes_images)
     if request.stop_strings and not reads_text:
         raise ValueError(
             f"request {request.id!r} has stop strings, and the engine cannot read text; make it "
@@ -43,6 +42,15 @@ def check_id(id: str, in_flight: Container[str]) -> None:
     """Raise `ValueError` for an id that is taken."""
     if id in in_flight:
         raise ValueError(f"request {id!r} is in flight already; give each its own id")
+
+
+def check_images(request: GenerateRequest | ScoreRequest, *, takes_images: bool) -> None:
+    """Raise `ValueError` for images that nobody would look at."""
+    if request.images and not takes_images:
+        raise ValueError(
+            f"request {request.id!r} shows {len(request.images)} images, and the engine takes "
+            "none; make it of a Qwen-VL model, with the model's image processor"
+        )
 
 
 def check_vocabulary(

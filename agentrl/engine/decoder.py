@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agentrl.engine.eyes import Eyes, Sight
 from agentrl.engine.weights import Weights
+from agentrl.vision.model import sees
+from agentrl.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Segment:
     tokens: Sequence[int]
     wanted: int
     """After how many of its last tokens the logits are asked for."""
+    sight: Sight | None = None
+    """What its context shows."""
 
 
 @runtime_checkable
@@ -32,6 +37,8 @@ class Decoder(Protocol):
     """Computes logits of segments, with a cache per slot."""
 
     vocabulary: int
+    eyes: Eyes | None
+    """None where it takes no images."""
 
     def forward(self, segments: Sequence[Segment]) -> Tensor:
         """Return float32 logits (wanted tokens, vocabulary), in the order of segments and tokens.
@@ -64,9 +71,17 @@ class Capacity:
 
 
 def open_decoder(
-    model: PreTrainedModel, capacity: Capacity, *, device: torch.device, dtype: torch.dtype
+    model: PreTrainedModel,
+    capacity: Capacity,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    images: ImageProcessor | None = None,
 ) -> Decoder:
-    """Return the fast decoder for architectures it knows, or one that calls the model itself."""
+    """Return the fast decoder for architectures it knows, or one that calls the model itself.
+
+    Only the fast one takes images, of a model that sees and with a processor.
+    """
     from agentrl.engine.fallback import FallbackDecoder
     from agentrl.engine.llama import LlamaDecoder
     from agentrl.engine.llama_shape import shape_of
@@ -74,4 +89,7 @@ def open_decoder(
     shape = shape_of(model)
     if shape is None:
         return FallbackDecoder(model, capacity, device=device, dtype=dtype)
-    return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype)
+    eyes = None
+    if images is not None and sees(model):
+        eyes = Eyes(model, images, device=device, dtype=dtype)
+    return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype, eyes=eyes)

@@ -15,12 +15,15 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from agentrl.engine.decoder import Capacity, Segment
+from agentrl.engine.eyes import Eyes
 from agentrl.engine.weights import Weights, read_weights, take
 from agentrl.errors import ConfigError
 
 
 class FallbackDecoder:
-    """Owns a copy of the model and one `DynamicCache` per slot."""
+    """Owns a copy of the model and one `DynamicCache` per slot. It takes no images."""
+
+    eyes: Eyes | None = None
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from agentrl.engine.eyes import Sight
 from agentrl.engine.noise import stream
 from agentrl.engine.sampling import Pick
 from agentrl.engine.stopping import Decode, ends_with_stop
@@ -21,8 +22,10 @@ class Flight:
     """Requests are served in this order."""
     max_tokens: int
     """What budget and context leave room for."""
+    sight: Sight | None = None
+    """What the prompt shows."""
     context: list[int] = field(init=False)
-    """The prompt and what has been sampled."""
+    """The prompt, images by name, and what has been sampled."""
     noise: int = field(init=False)
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
@@ -32,7 +35,7 @@ class Flight:
     """Of the prompt, when it was first placed; None before."""
 
     def __post_init__(self) -> None:
-        self.context = list(self.request.prompt)
+        self.context = list(self.sight.prompt if self.sight else self.request.prompt)
         self.noise = stream(self.request.seed)
 
     @property

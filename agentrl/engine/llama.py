@@ -1,4 +1,4 @@
-"""The fast decoder: Llama, Mistral, Qwen2 and Qwen3 in plain torch over their state dict.
+"""The fast decoder: Llama, Mistral, Qwen2, Qwen3 and what reads in Qwen-VL, in plain torch.
 
 Decoding and prefill are one thing: a flat list of rows, each a token with its slot and position.
 All rows share the linear layers; attention is called per span of rows (see `attention`). In float32
@@ -6,7 +6,7 @@ on CPU with one thread, the numbers of a row depend on the tokens before it and 
 on nothing else: not on the batch, not on whether a prefix came from the cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -26,9 +26,11 @@ from agentrl.engine.attention import (
     rounded,
 )
 from agentrl.engine.decoder import Capacity, Segment
+from agentrl.engine.eyes import Eyes
 from agentrl.engine.llama_shape import Shape
 from agentrl.engine.llama_weights import Layer, arrange
 from agentrl.engine.weights import Weights, read_weights
+from agentrl.vision.model import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ class _Call:
 
     span: Span
     mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Rows that are tokens of an image."""
+
+    rows: slice
+    features: Features
+    """Of the image."""
+    tokens: slice
+    """Which of its tokens they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class _Step:
     calls: tuple[_Call, ...]
     wanted: Tensor
     """Rows whose logits are asked for, padded to a multiple of four."""
+    shown: tuple[_Shown, ...] = ()
 
 
 class LlamaDecoder:
@@ -64,15 +78,18 @@ class LlamaDecoder:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        eyes: Eyes | None = None,
     ) -> None:
         self.vocabulary = shape.vocabulary
+        self.eyes = eyes
         self._shape = shape
         self._device, self._dtype = device, dtype
         self._padding = key_lengths(shape.head, device.type, dtype)
         context = self._padding.padded(rounded(capacity.context_tokens, KEY_STEP))
         with torch.inference_mode():
             self._weights = arrange(model.state_dict(), shape, device=device, dtype=dtype)
-            self._rope = _rotations(model, context).to(device)
+            self._rope = _rotations(model, shape, context).to(device)
+            self._axes = None if eyes is None else _axes(model, shape).to(device)
             self._masks = CausalMasks(context, device=device, dtype=dtype)
             self._cache = torch.zeros(
                 (shape.layers, 2, capacity.slots, shape.heads, context, shape.head),
@@ -94,9 +111,12 @@ class LlamaDecoder:
         """Copy new weights and forget all keys; raises before anything has changed."""
         with torch.inference_mode():
             state = read_weights(weights)
+            seen = None if self.eyes is None else self.eyes.taken(state)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
             # Padding is multiplied by zero, which removes only what is finite.
             self._cache.zero_()
+            if self.eyes is not None and seen is not None:
+                self.eyes.load(seen)
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
         """Let `target` hold the keys of the first `tokens` of `source`; all of them."""
@@ -112,8 +132,13 @@ class LlamaDecoder:
         ordered = sorted(segments, key=lambda s: (len(s.tokens) > 1, s.slot))
         step = self._plan(ordered)
         x = self._weights.embedding.index_select(0, step.tokens)
+        for shown in step.shown:
+            x[shown.rows] = shown.features.embeddings[shown.tokens]
         for index, layer in enumerate(self._weights.layers):
             x = self._block(layer, x, self._cache[index], step)
+            for shown in step.shown:
+                if index < len(shown.features.deep):
+                    x[shown.rows] += shown.features.deep[index][shown.tokens]
         if not len(step.wanted):
             return x.new_empty((0, self.vocabulary), dtype=torch.float32)
         x = x.index_select(0, step.wanted)
@@ -207,13 +232,50 @@ class LlamaDecoder:
         rows = rounded(len(tokens), ROW_STEP)
         padded_positions = self._tensor(positions + [0] * (rows - len(tokens)))
         return _Step(
-            tokens=self._tensor(tokens + [0] * (rows - len(tokens))),
-            rope=self._rope.index_select(0, padded_positions).unsqueeze(1),
+            tokens=self._tensor([max(0, t) for t in tokens] + [0] * (rows - len(tokens))),
+            rope=self._rotated(segments, padded_positions).unsqueeze(1),
             slots=self._tensor(slots),
             positions=padded_positions[: len(tokens)],
             calls=self._calls(segments, key_bytes=2 * shape.heads * shape.head * 4),
             wanted=self._tensor(ends + [0] * (-len(ends) % ROW_STEP)),
+            shown=tuple(self._shown(segments)),
         )
+
+    def _shown(self, segments: Sequence[Segment]) -> Iterator[_Shown]:
+        """Yield the images that rows are tokens of."""
+        row = 0
+        for segment in segments:
+            end = segment.start + len(segment.tokens)
+            for span in segment.sight.spans if segment.sight is not None else ():
+                start, stop = max(span.start, segment.start), min(span.stop, end)
+                if self.eyes is None or start >= stop:
+                    continue
+                first = row + start - segment.start
+                yield _Shown(
+                    slice(first, first + stop - start),
+                    self.eyes.features(span.image),
+                    slice(start - span.start, stop - span.start),
+                )
+            row += len(segment.tokens)
+
+    def _rotated(self, segments: Sequence[Segment], positions: Tensor) -> Tensor:
+        """Return the rotations (rows, head / 2) of rows at `positions`, which count tokens.
+
+        Where a context shows images, positions have three dimensions, and each frequency turns
+        with one of them.
+        """
+        if self._axes is None or not any(s.sight is not None for s in segments):
+            return self._rope.index_select(0, positions)
+        deep = positions.expand(3, -1).clone()
+        row = 0
+        for segment in segments:
+            count = len(segment.tokens)
+            if segment.sight is not None:
+                deep[:, row : row + count] = segment.sight.at(segment.start, count)
+            row += count
+        # In order in memory, as the rows of text alone are: products differ in the last bit if not.
+        own = deep[self._axes].t().contiguous()
+        return self._rope[own, torch.arange(own.shape[1], device=own.device)]
 
     def _calls(self, segments: Sequence[Segment], key_bytes: int) -> tuple[_Call, ...]:
         singles = [s for s in segments if len(s.tokens) == 1]
@@ -249,12 +311,22 @@ class LlamaDecoder:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
 
-def _rotations(model: PreTrainedModel, context: int) -> Tensor:
+def _axes(model: PreTrainedModel, shape: Shape) -> Tensor:
+    """Return which of the three dimensions of a position each of the (head / 2) frequencies turns
+    with, by turning them one after the other."""
+    rotary = model.get_submodule(f"{shape.root}.rotary_emb")
+    device = next(model.parameters()).device
+    turned = torch.eye(3, dtype=torch.long, device=device)[:, :, None]
+    sines = [rotary(torch.zeros(1, device=device), axis[:, None])[1] for axis in turned.unbind(1)]
+    return torch.stack([sine[0, 0, : shape.head // 2] for sine in sines]).abs().argmax(0)
+
+
+def _rotations(model: PreTrainedModel, shape: Shape, context: int) -> Tensor:
     """Return (context, head / 2) complex numbers, from the model's own rotary embedding.
 
     Scaled kinds of RoPE come out right because cosine and sine are the model's, scale included.
     """
-    rotary = model.get_submodule("model.rotary_emb")
+    rotary = model.get_submodule(f"{shape.root}.rotary_emb")
     device = next(model.parameters()).device
     positions = torch.arange(context, device=device)[None]
     cos, sin = rotary(torch.zeros(1, device=device), positions)

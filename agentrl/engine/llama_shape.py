@@ -5,7 +5,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from agentrl.vision.model import sees
+
 KNOWN = ("llama", "mistral", "qwen2", "qwen3")
+ROOT, ROOT_THAT_SEES = "model", "model.language_model"
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 """Kinds of RoPE whose frequencies do not depend on how long the sequence is."""
 
@@ -28,13 +31,16 @@ class Shape:
     epsilon: float
     tied: bool
     """The output head is the embedding."""
+    root: str = ROOT
+    """What the names of its modules begin with."""
 
 
 def shape_of(model: PreTrainedModel) -> Shape | None:
     """Return the sizes, or None where the architecture does anything the decoder does not."""
-    config: Any = model.config
-    if config.model_type not in KNOWN or not type(model).__name__.endswith("ForCausalLM"):
+    is_known = model.config.model_type in KNOWN and type(model).__name__.endswith("ForCausalLM")
+    if not is_known and not sees(model):
         return None
+    config: Any = model.config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     plain = (
@@ -55,7 +61,8 @@ def shape_of(model: PreTrainedModel) -> Shape | None:
         group=config.num_attention_heads // config.num_key_value_heads,
         head=head,
         epsilon=config.rms_norm_eps,
-        tied=config.tie_word_embeddings,
+        tied=model.config.tie_word_embeddings,
+        root=ROOT if is_known else ROOT_THAT_SEES,
     )
 
 

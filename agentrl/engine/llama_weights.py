@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentrl.engine.linear import Linear, fixed_linear
-from agentrl.engine.llama_shape import Shape
+from agentrl.engine.llama_shape import ROOT, Shape
 from agentrl.engine.weights import take
 
 
@@ -46,15 +46,22 @@ def arrange(
 ) -> LlamaWeights:
     """Copy a state dict into the decoder's layout; `ValueError` if it is of another model."""
 
+    # Saved folders of Qwen2-VL and Qwen2.5-VL keep the names of their first release.
+    is_renamed = f"{shape.root}.embed_tokens.weight" not in state
+    root = ROOT if is_renamed and f"{ROOT}.embed_tokens.weight" in state else shape.root
+
     def get(name: str, *size: int) -> Tensor:
         return take(state, name, size).detach().to(device, dtype, copy=True)
 
-    embedding = get("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
+    def layer(index: int) -> Layer:
+        return _layer(_Source(state, f"{root}.layers.{index}", device, dtype), shape)
+
+    embedding = get(f"{root}.embed_tokens.weight", shape.vocabulary, shape.hidden)
     head = embedding if shape.tied else get("lm_head.weight", shape.vocabulary, shape.hidden)
     return LlamaWeights(
         embedding=embedding,
-        layers=tuple(_layer(_Source(state, i, device, dtype), shape) for i in range(shape.layers)),
-        norm=get("model.norm.weight", shape.hidden),
+        layers=tuple(layer(index) for index in range(shape.layers)),
+        norm=get(f"{root}.norm.weight", shape.hidden),
         head=fixed_linear(head),
     )
 
@@ -64,7 +71,7 @@ class _Source:
     """The state dict, seen from one layer."""
 
     state: Mapping[str, Tensor]
-    index: int
+    root: str
     device: torch.device
     dtype: torch.dtype
 
@@ -76,7 +83,7 @@ class _Source:
         return self.get(name, *size) if self._full(name) in self.state else None
 
     def _full(self, name: str) -> str:
-        return f"model.layers.{self.index}.{name}"
+        return f"{self.root}.{name}"
 
 
 def _layer(source: _Source, shape: Shape) -> Layer:

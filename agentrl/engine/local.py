@@ -18,8 +18,9 @@ from types import TracebackType
 import torch
 from transformers import PreTrainedModel
 
-from agentrl.engine.asked import check_id, check_request, check_vocabulary
+from agentrl.engine.asked import check_id, check_images, check_request, check_vocabulary
 from agentrl.engine.decoder import Capacity, Segment, open_decoder
+from agentrl.engine.eyes import Sight
 from agentrl.engine.flight import Flight
 from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import sample
@@ -29,6 +30,7 @@ from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
+from agentrl.vision.processor import ImageProcessor
 
 AnyFlight = Flight | ScoreFlight
 
@@ -57,9 +59,10 @@ class EngineStatistics:
 class LocalEngine:
     """Samples many turns at once from a model in this process.
 
-    Llama, Mistral, Qwen2 and Qwen3 run in a decode loop of our own; every other causal language
-    model through its own `forward`. The engine copies the weights it is given and never changes the
-    model. Requests beyond `slots` wait their turn. All calls belong to one event loop at a time.
+    Llama, Mistral, Qwen2, Qwen3 and the Qwen-VL models run in a decode loop of our own; every other
+    causal language model through its own `forward`. The engine copies the weights it is given and
+    never changes the model. Requests beyond `slots` wait their turn. All calls belong to one event
+    loop at a time.
     """
 
     def __init__(
@@ -74,13 +77,15 @@ class LocalEngine:
         dtype: torch.dtype | None = None,
         threads: int | None = None,
         version: int = 0,
+        images: ImageProcessor | None = None,
     ) -> None:
         """Copy the model's weights; the cache is reserved now and touched when used.
 
         `prefill_tokens` bounds what one step computes of new prompts, so that a long one does not
         hold up the others. `decode` turns token ids into text and is needed for stop strings.
         `device` and `dtype` are the model's unless given. `threads` sets torch's own, which belong
-        to the whole process; with more than one, bits may depend on the batch.
+        to the whole process; with more than one, bits may depend on the batch. With `images`, a
+        model that sees takes requests that show some.
         """
         for name, value in (("slots", slots), ("context_tokens", context_tokens)):
             if value < 1:
@@ -93,7 +98,11 @@ class LocalEngine:
             slots=slots, context_tokens=context_tokens, prefill_tokens=prefill_tokens
         )
         self._decoder = open_decoder(
-            model, capacity, device=torch.device(device or model.device), dtype=dtype or model.dtype
+            model,
+            capacity,
+            device=torch.device(device or model.device),
+            dtype=dtype or model.dtype,
+            images=images,
         )
         self._capacity = capacity
         self._decode = decode
@@ -128,12 +137,14 @@ class LocalEngine:
             vocabulary=self._decoder.vocabulary,
             in_flight=self._flights,
             reads_text=self._decode is not None,
+            takes_images=self._decoder.eyes is not None,
         )
         flight = Flight(
             request,
             asyncio.get_running_loop().create_future(),
             self._requests,
             min(request.max_new_tokens, self._capacity.context_tokens - len(request.prompt)),
+            self._sight(request),
         )
         self._take(flight)
         try:
@@ -148,7 +159,12 @@ class LocalEngine:
         """
         self._check_usable()
         self._check_score(request)
-        flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
+        flight = ScoreFlight(
+            request,
+            asyncio.get_running_loop().create_future(),
+            self._requests,
+            self._sight(request),
+        )
         self._take(flight)
         try:
             return await flight.reply
@@ -303,14 +319,17 @@ class LocalEngine:
             if len(flight.context) - len(slot.held) == 1:
                 start = len(slot.held)
                 wanted = flight.wanted(start, 1)
-                segments.append(Segment(slot.index, start, flight.context[-1:], wanted))
+                segments.append(
+                    Segment(slot.index, start, flight.context[-1:], wanted, flight.sight)
+                )
             else:
                 behind.append((slot, flight))
         for slot, flight, count in self._shares(behind):
             start = len(slot.held)
             tokens = flight.context[start : start + count]
             self._computed += count
-            segments.append(Segment(slot.index, start, tokens, flight.wanted(start, count)))
+            wanted = flight.wanted(start, count)
+            segments.append(Segment(slot.index, start, tokens, wanted, flight.sight))
         return segments
 
     def _shares(self, behind: list[tuple[Slot, AnyFlight]]) -> list[tuple[Slot, AnyFlight, int]]:
@@ -405,4 +424,11 @@ class LocalEngine:
                 f"than engine.context_tokens={context} together"
             )
         check_id(request.id, self._flights)
+        check_images(request, takes_images=self._decoder.eyes is not None)
         check_vocabulary(request, tokens, self._decoder.vocabulary)
+
+    def _sight(self, request: GenerateRequest | ScoreRequest) -> Sight | None:
+        """Return what a request shows; `ValueError` for images that are not where it says."""
+        if self._decoder.eyes is None or not request.images:
+            return None
+        return self._decoder.eyes.sight(request.prompt, request.images)

@@ -54,4 +54,4 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
             for _ in range(section.processes)
         ]
         return engines[0] if len(engines) == 1 else Replicas(engines)
-    return recipe.open(policy.model, policy.tokenizer)
+    return recipe.open(policy.model, policy.tokenizer, policy.images)

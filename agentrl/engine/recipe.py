@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl.engine.opening import ClosingEngine
+    from agentrl.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,13 @@ class EngineRecipe:
         self,
         model: "PreTrainedModel | None" = None,
         tokenizer: "PreTrainedTokenizerBase | None" = None,
+        images: "ImageProcessor | None" = None,
     ) -> "ClosingEngine":
         """Return the engine, made in this process; what is not given is loaded from the folder.
 
         Raises `ConfigError` for what the engine refuses.
         """
-        from agentrl.learn.newpolicy import load_model, load_tokenizer
+        from agentrl.learn.newpolicy import load_images, load_model, load_tokenizer
 
         speaker = tokenizer or load_tokenizer(self.folder)
 
@@ -69,5 +71,9 @@ class EngineRecipe:
         if model is None:
             model = load_model(self.folder, dtype=self.dtype, device=self.device)
         return LocalEngine(
-            model, slots=self.slots, context_tokens=self.context_tokens, decode=decode
+            model,
+            slots=self.slots,
+            context_tokens=self.context_tokens,
+            decode=decode,
+            images=images or load_images(self.folder, model),
         )

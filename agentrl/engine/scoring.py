@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from agentrl.engine.eyes import Sight
 from agentrl.engine.sampling import distribution, entropy, most_likely
 from agentrl.errors import EngineError
 from agentrl.policy import ScoreRequest, Scores
@@ -20,6 +21,8 @@ class ScoreFlight:
     reply: asyncio.Future[Scores]
     order: int
     """Requests are served in this order."""
+    sight: Sight | None = None
+    """What the prompt shows."""
     context: list[int] = field(init=False)
     """The prompt and all tokens but the last: what says how likely each of them is."""
     version: int = -1
@@ -32,7 +35,8 @@ class ScoreFlight:
     cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        self.context = [*self.request.prompt, *self.request.token_ids[:-1]]
+        prompt = self.sight.prompt if self.sight else self.request.prompt
+        self.context = [*prompt, *self.request.token_ids[:-1]]
 
     @property
     def reusable(self) -> list[int]:

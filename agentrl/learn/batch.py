@@ -12,6 +12,7 @@ from torch import Tensor
 from agentrl.learn.layouts.padded import forward_tokens, pad
 from agentrl.learn.sample import Sample
 from agentrl.learn.tokens import Layout, Tokens
+from agentrl.message import ImageSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Row:
     def mask(self) -> Bool[ndarray, " tokens"]:
         """Return which tokens train."""
         return self.sample.mask
+
+    @property
+    def images(self) -> tuple[ImageSpan, ...]:
+        """Return what the context shows."""
+        return self.sample.images
 
     @property
     def is_idle(self) -> bool:

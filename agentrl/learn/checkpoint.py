@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +47,8 @@ _NAME = re.compile(r"step-(\d{6,})")
 
 
 @runtime_checkable
-class TokenizerFiles(Protocol):
-    """A tokenizer that can write its files into a folder."""
+class PretrainedFiles(Protocol):
+    """A tokenizer or an image processor that can write its files into a folder."""
 
     def save_pretrained(self, save_directory: Path) -> Any:
         """Write them."""
@@ -69,7 +69,9 @@ class Checkpoints:
 
     folder: Path
     keep: int
-    tokenizer: TokenizerFiles
+    tokenizer: PretrainedFiles
+    images: PretrainedFiles | None = None
+    """The image processor of a policy that sees."""
 
     def save(
         self, trainer: Trainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]
@@ -82,6 +84,7 @@ class Checkpoints:
             samplers=samplers,
             files=files,
             tokenizer=self.tokenizer,
+            images=self.images,
             keep=self.keep,
         )
 
@@ -108,9 +111,10 @@ def save(
     step: int,
     trainer: Trainer,
     samplers: Mapping[str, Any],
-    tokenizer: TokenizerFiles | None,
+    tokenizer: PretrainedFiles | None,
     keep: int,
     files: Mapping[str, bytes] | None = None,
+    images: PretrainedFiles | None = None,
 ) -> Path:
     """Write the checkpoint of `step` into `folder`, drop all but the newest `keep`, return it.
 
@@ -121,11 +125,13 @@ def save(
     partial = folder / f".{final.name}.partial"
     with _or_nothing(partial, final):
         partial.mkdir(parents=True)
-        _save_policy(partial, trainer.model, trainer.weights(), tokenizer)
+        _save_policy(partial, trainer.model, trainer.weights(), (tokenizer, images))
         if is_adapted(trainer.model):
             save_adapter(trainer.model, partial / "adapter")
         if trainer.ema is not None:
-            _save_policy(partial / "ema", trainer.model, trainer.judged_weights(), tokenizer)
+            _save_policy(
+                partial / "ema", trainer.model, trainer.judged_weights(), (tokenizer, images)
+            )
             save_file(_contiguous(trainer.ema.state()), partial / "ema.safetensors")
         save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
         if trainer.critic is not None:
@@ -208,14 +214,15 @@ def _save_policy(
     folder: Path,
     model: PreTrainedModel,
     weights: Mapping[str, Tensor],
-    tokenizer: TokenizerFiles | None,
+    others: Sequence[PretrainedFiles | None],
 ) -> None:
     """Write a model folder that holds these weights."""
     with no_bars():
         model.save_pretrained(folder, state_dict=dict(weights))
     _write_index(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    for other in others:
+        if other is not None:
+            other.save_pretrained(folder)
 
 
 def _write_index(folder: Path) -> None:

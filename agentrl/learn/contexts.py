@@ -5,7 +5,7 @@ a turn that a patch replaced is in no context but its own, and a conversation th
 leaves a context behind.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy import ndarray
 
 from agentrl.learn.batch import Row
 from agentrl.learn.sample import Sample
+from agentrl.message import ImageSpan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +100,17 @@ def _context(sample: Sample, places: Int[ndarray, " _"], trains: ndarray) -> Con
         returns=there(sample.returns),
         weights=there(sample.weights),
         withdrawn=(),
+        images=tuple(_images(sample, places)),
     )
     return Context(cut, places)
+
+
+def _images(sample: Sample, places: Int[ndarray, " _"]) -> Iterator[ImageSpan]:
+    """Yield the images of the chosen tokens; a context has all of an image's tokens or none."""
+    for image in sample.images:
+        at = int(np.searchsorted(places, image.start))
+        if at < len(places) and places[at] == image.start:
+            yield image.moved(at - image.start)
 
 
 def _placed(sample: Sample, parts: Sequence[tuple[Context, ndarray | None]]) -> ndarray | None:

@@ -27,6 +27,7 @@ from agentrl.learn.optimizer import AdamW
 from agentrl.learn.sample import Group, Sample
 from agentrl.learn.tally import Tally
 from agentrl.learn.tokens import Layout, Tokens
+from agentrl.message import ImageSpan
 
 
 def critic_of(model: PreTrainedModel, config: LearnSection, *, seed: int) -> "Critic | None":
@@ -222,13 +223,15 @@ class _Asked:
     mask: Bool[ndarray, " tokens"]
     end: int
     """The place in its row that values the whole context."""
+    images: tuple[ImageSpan, ...] = ()
 
     @classmethod
     def of(cls, sample: Sample, limit_tokens: int) -> "_Asked":
         if not sample.truncated:
-            return cls(sample.token_ids, sample.mask, 0)
+            return cls(sample.token_ids, sample.mask, 0, sample.images)
         n = min(len(sample.token_ids), limit_tokens)
-        return cls(np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True), n - 1)
+        token_ids, mask = np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True)
+        return cls(token_ids, mask, n - 1, tuple(i for i in sample.images if i.stop <= n))
 
 
 def _head(size: int, hidden_size: int, *, seed: int) -> nn.Sequential:

@@ -1,6 +1,6 @@
 """Conversations become demonstrations: those of a gold player, and a user's own recordings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -9,8 +9,8 @@ from agentrl.errors import ConfigError
 from agentrl.gold import GoldEpisode
 from agentrl.learn.recording import AssistantSaid, Recording
 from agentrl.learn.warmstart import Demonstration
-from agentrl.message import Message
-from agentrl.rollout.episode import Chat
+from agentrl.message import ImageSpan, Message
+from agentrl.rollout.episode import Chat, TokenSegment
 from agentrl.rollout.patch import Writer
 
 
@@ -82,23 +82,29 @@ def _demonstration(
 ) -> Demonstration:
     token_ids: list[int] = []
     mask: list[bool] = []
+    images: list[ImageSpan] = []
+
+    def read(segments: Sequence[TokenSegment]) -> None:
+        for segment in segments:
+            images.extend(
+                ImageSpan(image, len(token_ids) + start, len(token_ids) + stop)
+                for image, (start, stop) in zip(segment.images, segment.image_spans, strict=True)
+            )
+            extend(segment.token_ids, learnt=False)
 
     def extend(tokens: tuple[int, ...], *, learnt: bool) -> None:
         token_ids.extend(tokens)
         mask.extend([learnt] * len(tokens))
 
-    for segment in chat.opening(conversation.opening, conversation.tools):
-        extend(segment.token_ids, learnt=False)
+    read(chat.opening(conversation.opening, conversation.tools))
     last = len(conversation.turns) - 1
     for turn, (action, answers) in enumerate(conversation.turns):
         extend(chat.write(action), learnt=True)
         if turn < last:
-            tools = conversation.new_tools.get(turn)
-            for segment in chat.reply(answers, ended=True, tools=tools):
-                extend(segment.token_ids, learnt=False)
+            read(chat.reply(answers, ended=True, tools=conversation.new_tools.get(turn)))
     if len(token_ids) > context_tokens:
         raise ConfigError(
             f"{conversation.name} is {len(token_ids)} tokens long, and "
             f"engine.context_tokens={context_tokens} allows fewer; raise it or leave this one out"
         )
-    return Demonstration(tuple(token_ids), tuple(mask))
+    return Demonstration(tuple(token_ids), tuple(mask), tuple(images))

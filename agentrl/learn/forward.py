@@ -8,10 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agentrl.errors import ConfigError
 from agentrl.learn.head import HEAD_CHUNK_TOKENS, plain, predict
 from agentrl.learn.layouts.ancestry import Ancestry
 from agentrl.learn.layouts.attention import reading
 from agentrl.learn.tokens import Tokens
+from agentrl.vision import model as vision
 
 LOGIT_TRANSFORMS = {
     "final_logit_softcapping": None,
@@ -94,6 +96,8 @@ def hidden_states(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "line
 
 
 def _logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
+    if tokens.shown:
+        return _head(model)(hidden_states(model, tokens))
     return model(**_reading(model, tokens)).logits
 
 
@@ -105,10 +109,21 @@ def _reading(model: PreTrainedModel, tokens: Tokens) -> dict[str, Any]:
     takes its fastest path.
     """
     inputs: dict[str, Any] = {"input_ids": tokens.inputs, "use_cache": False}
+    if tokens.shown:
+        _check_sees(model)
+        inputs = vision.reading(model, tokens.inputs, tokens.shown, tokens.positions)
     if tokens.positions is None or tokens.ends is None:
         return inputs
     ancestry = Ancestry.of(tokens.positions, tokens.ends)
-    return inputs | {"position_ids": tokens.positions} | reading(model, ancestry)
+    return {"position_ids": tokens.positions} | inputs | reading(model, ancestry)
+
+
+def _check_sees(model: PreTrainedModel) -> None:
+    if not vision.sees(model):
+        raise ConfigError(
+            f"{type(model).__name__} is given images, and agentrl shows them to models of "
+            f"{', '.join(vision.FAMILY)} only; take one of these, or keep to text"
+        )
 
 
 def decoder(model: PreTrainedModel) -> Any:

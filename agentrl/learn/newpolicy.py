@@ -8,7 +8,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -23,6 +25,8 @@ from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.learn.precision import round_to
 from agentrl.learn.quiet import no_bars
+from agentrl.vision.model import FAMILY, sees
+from agentrl.vision.processor import ImageProcessor, load_processor
 
 
 def make_model(
@@ -66,13 +70,14 @@ def make_model(
 def load_model(
     path: str | Path, *, dtype: Literal["float32", "bfloat16"], device: str
 ) -> PreTrainedModel:
-    """Return the causal language model of a Hugging Face folder or hub name, on `device`.
+    """Return the language model of a Hugging Face folder or hub name, on `device`: a causal one, or
+    one that sees and is of the Qwen-VL family.
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
-    model = _from_pretrained(
-        AutoModelForCausalLM, path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-    )
+    config = _from_pretrained(AutoConfig, path)
+    kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
+    model = _from_pretrained(kind, path, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     return model.to(device)
 
 
@@ -122,6 +127,13 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     Raises `ConfigError` if there is none, or none that can be read.
     """
     return _from_pretrained(AutoTokenizer, path)
+
+
+def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | None:
+    """Return what cuts up the images of a model from `path`; None for one that does not see."""
+    if not sees(model):
+        return None
+    return load_processor(path, token_id=model.config.image_token_id)
 
 
 def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from agentrl.errors import LearnError
+from agentrl.message import ImageSpan
 from agentrl.rollout.curation.steps import token_weights
 from agentrl.trajectory import Trajectory, Tree, Truncated, reward_of
 
@@ -53,6 +54,8 @@ class Sample:
     withdrawn: tuple[tuple[int, int], ...] = ()
     """Runs of tokens, first and one past the last, which those after them never saw: then the
     sample is no context, and `contexts` says which it is made of."""
+    images: tuple[ImageSpan, ...] = ()
+    """What the tokens show, in order."""
     root: int | None = None
     """Which of the group's first trajectories it grew from, where it is known to have."""
 
@@ -152,5 +155,6 @@ def sample_of(
         if weights is None
         else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
         withdrawn=trajectory.withdrawn,
+        images=trajectory.images,
         root=trajectory.root,
     )

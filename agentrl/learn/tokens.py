@@ -9,6 +9,9 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
+from agentrl.message import ImageSpan
+from agentrl.vision.model import Shown
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
@@ -35,6 +38,8 @@ class Tokens:
     ends: Int[Tensor, "lines length"] | None = None
     """The last place of its line, counted from 0, that may look at each place; later places see
     it only from within its own subtree. None lets every later place of the line see it."""
+    shown: tuple[Shown, ...] = ()
+    """The sequences that show images."""
 
 
 @runtime_checkable
@@ -49,6 +54,11 @@ class TokenSequence(Protocol):
     @property
     def mask(self) -> Bool[ndarray, " tokens"]:
         """The tokens that train."""
+        ...
+
+    @property
+    def images(self) -> tuple[ImageSpan, ...]:
+        """What the tokens show."""
         ...
 
 

@@ -38,6 +38,7 @@ from agentrl.learn.taught import Taught
 from agentrl.learn.update import PolicyGradient
 from agentrl.seeds import derive
 from agentrl.trajectory import Tree
+from agentrl.vision.processor import ImageProcessor
 
 
 class Trainer:
@@ -47,7 +48,8 @@ class Trainer:
     is the one the engine samples at; log-probs and entropies are those of logits / temperature.
     Where a method needs a reference policy, it is the model as it is given: the run's first policy,
     also in a run that is resumed, because checkpoints are loaded later. What is scheduled, a
-    learning rate or a selection, goes over `steps`.
+    learning rate or a selection, goes over `steps`. `images` cuts up the images that a policy
+    which sees was shown.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Trainer:
         seed: int,
         temperature: float = 1.0,
         steps: int | None = None,
+        images: ImageProcessor | None = None,
     ) -> None:
         if temperature <= 0:
             raise ConfigError(
@@ -85,7 +88,7 @@ class Trainer:
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
-        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens)
+        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
         check_layout(model, self._layout)
         head_at_positions = head_is_plain(model)
         self._evidence = Evidence(

@@ -16,7 +16,10 @@ from agentrl.errors import LearnError
 from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.forward import head_is_plain, score
 from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.tokens import Layout
+from agentrl.message import ImageSpan
 from agentrl.seeds import derive
+from agentrl.vision.processor import ImageProcessor
 
 BETAS = (0.9, 0.98)
 """A short memory of squared gradients: a warm start is a few hundred steps long."""
@@ -33,6 +36,8 @@ class Demonstration:
 
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
+    images: tuple[ImageSpan, ...] = ()
+    """What the tokens show."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.mask):
@@ -67,6 +72,7 @@ def warmstart(
     seed: int,
     micro_batch_tokens: int = 8192,
     on_step: OnStep = lambda step, loss, tokens: None,
+    images: ImageProcessor | None = None,
 ) -> WarmstartSummary:
     """Train `model` in place on the tokens under the masks; the same result for the same seed.
 
@@ -80,7 +86,8 @@ def warmstart(
             "warmstart.recordings, or remove the warmstart section"
         )
     rows = [_Row.of(demonstration) for demonstration in demonstrations]
-    supervised = _Supervised(model.eval(), section, micro_batch_tokens)
+    layout = Padded(micro_batch_tokens, images)
+    supervised = _Supervised(model.eval(), section, layout)
     losses: list[float] = []
     trained = 0
     for step, chosen in enumerate(_choices(len(rows), section, seed=seed), start=1):
@@ -112,24 +119,24 @@ def learning_rate(step: int, section: WarmstartSection) -> float:
 class _Row:
     token_ids: Int[ndarray, " tokens"]
     mask: Bool[ndarray, " tokens"]
+    images: tuple[ImageSpan, ...]
 
     @classmethod
     def of(cls, demonstration: Demonstration) -> "_Row":
         return cls(
             np.asarray(demonstration.token_ids, dtype=np.int64),
             np.asarray(demonstration.mask, dtype=bool),
+            demonstration.images,
         )
 
 
 class _Supervised:
     """The model and its optimiser during a warm start."""
 
-    def __init__(
-        self, model: PreTrainedModel, section: WarmstartSection, limit_tokens: int
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, section: WarmstartSection, layout: Layout) -> None:
         self._model = model
         self._section = section
-        self._layout = Padded(limit_tokens)
+        self._layout = layout
         self._head_at_positions = head_is_plain(model)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._adamw = torch.optim.AdamW(

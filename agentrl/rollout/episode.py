@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentrl.env import Action, Env, Observation, Patch, Step, ToolSchema
 from agentrl.errors import (
@@ -40,6 +40,7 @@ class StoppedTrajectory(CancelledRollout):
         self.limit: Limit = limit
 
 
+@runtime_checkable
 class TokenSegment(Protocol):
     """A run of token ids from one source."""
 
@@ -56,6 +57,11 @@ class TokenSegment(Protocol):
     @property
     def images(self) -> tuple[Image, ...]:
         """The images whose placeholders are among the tokens."""
+        ...
+
+    @property
+    def image_spans(self) -> tuple[tuple[int, int], ...]:
+        """First and one past the last of the tokens of each image."""
         ...
 
 
@@ -401,6 +407,7 @@ class Episode:
             top_logprobs=top_logprobs,
             entropies=self.entropies,
             seed=self.seed,
+            images=() if self._at is None else self.tree.images(self._at),
         )
 
     async def _generate(self, request: GenerateRequest, left_s: float, turn: int) -> Completion:
@@ -443,6 +450,7 @@ class Episode:
             source=segment.source,
             token_ids=segment.token_ids,
             images=segment.images,
+            image_spans=segment.image_spans,
             turn=turn,
             tool_status=tool_status if segment.source == "tool" else "",
             seconds=seconds if segment.source == "tool" else 0.0,

@@ -24,6 +24,7 @@ class Filler:
     source: Source
     token_ids: tuple[int, ...]
     images: tuple[Image, ...] = ()
+    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 class World:

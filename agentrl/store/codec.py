@@ -176,7 +176,9 @@ class _Encoder:
         self._arrays.append(arrays)
         images = [self.plain(image) for image in node.images]
         shape = [count, len(node.entropies)]
-        rare = [node.withdraws] if node.withdraws else []
+        rare: list[Any] = []
+        if node.withdraws or node.image_spans:
+            rare = [node.withdraws, *([list(map(list, node.image_spans))] * bool(node.image_spans))]
         said = [node.parent, node.source, node.turn, node.seconds, node.tool_status]
         return [*said, images, *shape, *rare]
 
@@ -242,6 +244,7 @@ class _Decoder:
         count: int,
         entropies: int,
         withdraws: int = 0,
+        image_spans: Sequence[Sequence[int]] = (),
     ) -> Node:
         sampled = count if source == "sampled" else 0
         return Node(
@@ -251,6 +254,7 @@ class _Decoder:
             seconds=seconds,
             tool_status=tool_status,
             images=self._all(images),
+            image_spans=tuple((start, stop) for start, stop in image_spans),
             token_ids=self._numbers("I", count),
             versions=self._numbers("i", sampled),
             logprobs=self._numbers("d", sampled),

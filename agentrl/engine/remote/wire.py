@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl.engine.remote.frames import Frame
-from agentrl.message import Image
+from agentrl.message import Image, ImageSpan
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest, Scores
 
 IDS, NUMBERS, RAW = "<i8", "<f8", "|u1"
@@ -75,8 +75,7 @@ def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
     """Return what asks for one turn."""
     packing = Packing()
     packing.add("prompt", IDS, request.prompt)
-    for number, image in enumerate(request.images):
-        packing.add(f"image {number}", RAW, image.data)
+    images = _add_images(packing, request.images)
     return packing.frame(
         {
             **head,
@@ -88,7 +87,7 @@ def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
             "top_logprobs": request.top_logprobs,
             "entropies": request.entropies,
             "seed": request.seed,
-            "images": [image.media_type for image in request.images],
+            "images": images,
         }
     )
 
@@ -106,9 +105,21 @@ def read_request(frame: Frame, id: str) -> GenerateRequest:
         top_logprobs=head["top_logprobs"],
         entropies=head["entropies"],
         seed=head["seed"],
-        images=tuple(
-            Image(arrays.raw(f"image {number}"), kind) for number, kind in enumerate(head["images"])
-        ),
+        images=_images(arrays, head["images"]),
+    )
+
+
+def _add_images(packing: Packing, images: Sequence[ImageSpan]) -> list[tuple[str, int, int]]:
+    """Add the bytes of images, and return what there is to know of each beside them."""
+    for number, span in enumerate(images):
+        packing.add(f"image {number}", RAW, span.image.data)
+    return [(span.image.media_type, span.start, span.stop) for span in images]
+
+
+def _images(arrays: Unpacking, told: Sequence[tuple[str, int, int]]) -> tuple[ImageSpan, ...]:
+    return tuple(
+        ImageSpan(Image(arrays.raw(f"image {number}"), kind), start, stop)
+        for number, (kind, start, stop) in enumerate(told)
     )
 
 
@@ -143,6 +154,7 @@ def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
     packing = Packing()
     packing.add("prompt", IDS, request.prompt)
     packing.add("token_ids", IDS, request.token_ids)
+    images = _add_images(packing, request.images)
     return packing.frame(
         {
             **head,
@@ -151,6 +163,7 @@ def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
             "top_logprobs": request.top_logprobs,
             "entropies": request.entropies,
             "distribution": request.distribution,
+            "images": images,
         }
     )
 
@@ -166,6 +179,7 @@ def read_score(frame: Frame, id: str) -> ScoreRequest:
         top_logprobs=head["top_logprobs"],
         entropies=head["entropies"],
         distribution=head["distribution"],
+        images=_images(arrays, head["images"]),
     )
 
 

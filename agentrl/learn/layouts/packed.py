@@ -9,6 +9,7 @@ from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length
 from agentrl.learn.layouts.trie import as_they_come, flattened, read, tokens_of
 from agentrl.learn.tokens import Tokens, TokenSequence
+from agentrl.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class Packed:
     """Lines of at most `limit_tokens`; the sequences of a line do not see each other."""
 
     limit_tokens: int
+    processor: ImageProcessor | None = None
+    """Of the policy's images, where it sees."""
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together; `ConfigError` for one over the limit."""
@@ -26,4 +29,5 @@ class Packed:
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
         """Return the sequences as one line."""
         rows = read(sequences)
-        return tokens_of(sequences, flattened(rows, as_they_come(rows)), device=device)
+        trie = flattened(rows, as_they_come(rows))
+        return tokens_of(sequences, trie, device=device, processor=self.processor)

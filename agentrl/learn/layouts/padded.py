@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from agentrl.errors import ConfigError
 from agentrl.learn.tokens import Tokens, TokenSequence
+from agentrl.vision.model import Shown
+from agentrl.vision.processor import ImageProcessor
 
 PADDING_TOKENS = 256
 """About what the fixed cost of one more forward and backward pass is worth on a CPU."""
@@ -20,6 +22,8 @@ class Padded:
     """Lines of similar length together, at most `limit_tokens` with their padding."""
 
     limit_tokens: int
+    processor: ImageProcessor | None = None
+    """Of the policy's images, where it sees."""
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together: see `plan`."""
@@ -40,6 +44,9 @@ class Padded:
             targets=torch.from_numpy(targets.ravel()[predictions]).to(device),
             entries=torch.arange(len(predictions), device=device),
             mask=torch.from_numpy(mask).to(device),
+            shown=shown_by(
+                sequences, [(i, np.arange(w)) for i, w in enumerate(widths)], self.processor
+            ),
         )
 
 
@@ -75,6 +82,21 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
         batches[-1].append(index)
         held += widths[index]
     return batches
+
+
+def shown_by(
+    sequences: Sequence[TokenSequence],
+    laid: Sequence[tuple[int, Int[ndarray, " _"]]],
+    processor: ImageProcessor | None,
+) -> tuple[Shown, ...]:
+    """Return what sequences show, each `laid` on a line at the places of the tokens that are
+    read."""
+    found: list[Shown] = []
+    for sequence, (line, places) in zip(sequences, laid, strict=True):
+        spans = tuple(span for span in sequence.images if span.stop <= len(places))
+        if spans:
+            found.append(Shown(line, torch.from_numpy(places), spans, processor))
+    return tuple(found)
 
 
 def check_length(tokens: int, *, limit_tokens: int) -> None:

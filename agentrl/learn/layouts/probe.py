@@ -14,6 +14,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.forward import score
 from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.tokens import Layout
+from agentrl.message import ImageSpan
 
 SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
 """What is tried: branches of three depths, and a sequence that shares nothing."""
@@ -28,6 +29,7 @@ class Probe:
 
     token_ids: Int[ndarray, " tokens"]
     mask: Bool[ndarray, " tokens"]
+    images: tuple[ImageSpan, ...] = ()
 
 
 def check_layout(model: PreTrainedModel, layout: Layout) -> None:

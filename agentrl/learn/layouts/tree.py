@@ -9,17 +9,20 @@ from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length
 from agentrl.learn.layouts.trie import flattened, read, sorted_by_prefix, tokens_of
 from agentrl.learn.tokens import Tokens, TokenSequence
+from agentrl.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """Lines of at most `limit_tokens`, each a trie of its sequences.
 
-    What is shared is found in the token ids alone: turns before a branch, the prompt of a group,
-    and the system prompt of all of them.
+    What is shared is found in the token ids and the images alone: turns before a branch, the prompt
+    of a group, and the system prompt of all of them.
     """
 
     limit_tokens: int
+    processor: ImageProcessor | None = None
+    """Of the policy's images, where it sees."""
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together; `ConfigError` for one over the limit."""
@@ -33,4 +36,5 @@ class Tree:
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
         """Return the sequences as one line."""
         rows = read(sequences)
-        return tokens_of(sequences, flattened(rows, sorted_by_prefix(rows)), device=device)
+        trie = flattened(rows, sorted_by_prefix(rows))
+        return tokens_of(sequences, trie, device=device, processor=self.processor)

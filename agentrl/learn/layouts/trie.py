@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.padded import forward_tokens, pad
+from agentrl.learn.layouts.padded import forward_tokens, pad, shown_by
 from agentrl.learn.tokens import Tokens, TokenSequence
+from agentrl.message import Image
+from agentrl.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,11 +74,19 @@ def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: Ordered) -> Trie:
 
 
 def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
-    """Return what a forward pass has to read of each sequence."""
-    return [s.token_ids[: forward_tokens(s.mask)] for s in sequences]
+    """Return what a forward pass has to read of each sequence, the tokens of an image as a negative
+    number of its own: equal ids that show something else are not the same."""
+    numbers: dict[Image, int] = {}
+    return [_named(s, numbers) for s in sequences]
 
 
-def tokens_of(sequences: Sequence[TokenSequence], trie: Trie, *, device: torch.device) -> Tokens:
+def tokens_of(
+    sequences: Sequence[TokenSequence],
+    trie: Trie,
+    *,
+    device: torch.device,
+    processor: ImageProcessor | None = None,
+) -> Tokens:
     """Return the sequences as the one line of `trie`, asked once for every token they share."""
     kept = [s.mask[1 : len(path) + 1] for s, path in zip(sequences, trie.paths, strict=True)]
     pairs = list(zip(sequences, trie.paths, kept, strict=True))
@@ -89,14 +99,25 @@ def tokens_of(sequences: Sequence[TokenSequence], trie: Trie, *, device: torch.d
         return torch.from_numpy(values)[None].to(device)
 
     return Tokens(
-        inputs=line(trie.token_ids),
+        inputs=line(np.maximum(trie.token_ids, 0)),
         predictions=torch.from_numpy(asked // base).to(device),
         targets=torch.from_numpy(asked % base).to(device),
         entries=torch.from_numpy(entries).to(device),
         mask=torch.from_numpy(pad(kept)).to(device),
         positions=line(trie.positions),
         ends=line(trie.ends),
+        shown=shown_by(sequences, [(0, path) for path in trie.paths], processor),
     )
+
+
+def _named(sequence: TokenSequence, numbers: dict[Image, int]) -> Int[ndarray, " _"]:
+    tokens = sequence.token_ids[: forward_tokens(sequence.mask)]
+    spans = [span for span in sequence.images if span.stop <= len(tokens)]
+    if spans:
+        tokens = tokens.copy()
+    for span in spans:
+        tokens[span.start : span.stop] = numbers.setdefault(span.image, -1 - len(numbers))
+    return tokens
 
 
 def _common(first: Int[ndarray, " one"], second: Int[ndarray, " other"]) -> int:
