@@ -92,6 +92,8 @@ def nodes(draw: st.DrawFn) -> Node:
     source = draw(st.sampled_from(get_args(Source)))
     own = len(ids) if source == "sampled" else 0
     known = len(ids) if draw(st.booleans()) else 0
+    seen = draw(st.lists(images, max_size=min(2, len(ids))))
+    is_shown = source != "sampled" and draw(st.booleans())
     return Node(
         parent=draw(st.none() | st.integers(0, 9)),
         source=source,
@@ -100,7 +102,8 @@ def nodes(draw: st.DrawFn) -> Node:
         logprobs=tuple(draw(st.lists(numbers, min_size=own, max_size=own))),
         versions=tuple(draw(st.lists(st.integers(0, 2**31 - 1), min_size=own, max_size=own))),
         entropies=tuple(draw(st.lists(numbers, min_size=known, max_size=known))),
-        images=tuple(draw(st.lists(images, max_size=2))),
+        images=tuple(seen),
+        image_spans=tuple((at, at + 1) for at in range(len(seen))) if is_shown else (),
         seconds=draw(numbers),
         tool_status=draw(texts),
     )

@@ -116,7 +116,7 @@ def _add_images(packing: Packing, images: Sequence[ImageSpan]) -> list[tuple[str
     return [(span.image.media_type, span.start, span.stop) for span in images]
 
 
-def _images(arrays: Unpacking, told: Sequence[tuple[str, int, int]]) -> tuple[ImageSpan, ...]:
+def _images(arrays: Unpacking, told: Sequence[Any]) -> tuple[ImageSpan, ...]:
     return tuple(
         ImageSpan(Image(arrays.raw(f"image {number}"), kind), start, stop)
         for number, (kind, start, stop) in enumerate(told)
