@@ -136,6 +136,32 @@ class GoldPlayer(Protocol):
         ...
 
 
+RescoreBy = Literal["record", "replay", "never"]
+"""How a trajectory is scored again from what was recorded of it; see `rescored_by`."""
+
+
+@runtime_checkable
+class RecordScorer(Protocol):
+    """An environment whose reward is a function of what was said, and of nothing else."""
+
+    async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
+        """Return the reward of the last step of an episode that said these messages.
+
+        Info as of that step: `reward_components`. Nothing was reset, and nothing else runs.
+        """
+        ...
+
+
+def rescored_by(env: Env) -> RescoreBy:
+    """Return how the trajectories of an environment are scored again: its `rescore_by`.
+
+    `record`: its `rescore` judges the recorded conversation. `replay`, which is what an environment
+    without the attribute gets: its recorded actions are done again in a new world. `never`: neither
+    would be right, since an action reaches what is outside of the world, or cannot be repeated.
+    """
+    return getattr(env, "rescore_by", "replay")
+
+
 def say(text: str) -> Action:
     """Return the action of answering in plain text."""
     return Action(text)

@@ -6,13 +6,12 @@ changes no reward: `learn.reward_shaping: [{name: fapo}]` reads it. A judge here
 models that judge are for users to bring. Source: FAPO (arXiv 2510.22543) and its code.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl.thread import in_thread
+from agentrl.thread import call_either
 from agentrl.tool_env import Judged, Scored
 
 R = TypeVar("R")
@@ -41,13 +40,13 @@ def judged(
     """
 
     async def scored(task: Task, messages: Sequence[Message]) -> Scored:
-        found = await _called(reward, task, messages)
+        found = await call_either(reward, task, messages)
         whole = found if isinstance(found, Scored) else Scored(reward=found)
         parts = whole.reward if isinstance(whole.reward, Mapping) else None
         total = sum(parts.values()) if parts is not None else float(cast("float", whole.reward))
         components = dict(whole.info.get("reward_components", {}) if parts is None else parts)
         if total > right_above:
-            verdict = await _called(judge, task, messages)
+            verdict = await call_either(judge, task, messages)
             if verdict is not None and SOUND <= verdict < len(turns(messages)):
                 components[FIRST_ERROR_TURN] = float(verdict)
         return Scored(reward=total, info={**whole.info, "reward_components": components})
@@ -85,15 +84,3 @@ def judge_reward(said: int | None, *, truth: int, steps: int) -> float:
     if truth == SOUND or said == SOUND:
         return 1.0 if said == truth else -1.0
     return 1.0 - abs(said - truth) / steps
-
-
-async def _called(
-    function: Callable[[Task, Sequence[Message]], Awaitable[R] | R],
-    task: Task,
-    messages: Sequence[Message],
-) -> R:
-    """Call a function of either kind; a synchronous one runs in a thread of its own."""
-    if inspect.iscoroutinefunction(function):
-        return await function(task, messages)
-    found = await in_thread(function, task, messages)
-    return cast("R", await found if inspect.isawaitable(found) else found)

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +49,14 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await done
+
+
+async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) -> R:
+    """Call a function of either kind; a synchronous one runs in a thread of its own."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    found = await in_thread(function, *args)
+    return cast("R", await found if inspect.isawaitable(found) else found)
 
 
 async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

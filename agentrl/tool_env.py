@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
-from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
+from agentrl.env import Action, ForkStrategy, Info, Observation, RescoreBy, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Message
 from agentrl.seeds import derive
@@ -133,6 +133,16 @@ class ToolEnv:
         reward, info = await self._score(task, toolbox)
         self._ended = True
         return step[0], reward, False, True, {**step[4], **info}
+
+    @property
+    def rescore_by(self) -> RescoreBy:
+        """How recorded trajectories are scored again: without tools, if the reward needs none."""
+        scores_itself = type(self).step is not ToolEnv.step
+        return "replay" if self._reward_sees_tools or scores_itself else "record"
+
+    async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
+        """Return what the reward function says of a recorded conversation."""
+        return await judged(self._reward, task, tuple(messages))
 
     async def fork(self) -> Self:
         """Return a copy with its own copy of every tool."""

@@ -84,7 +84,7 @@ def test_a_message_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
     "command",
     [[], ["init"], ["train"], ["eval"], ["envs"], ["warmstart"], ["check-env"], ["check-template"],
      ["doctor"], ["config"], ["config", "explain"], ["config", "show"], ["methods"], ["branches"],
-     ["simulate"], ["trace"], ["gc"], ["record"]],
+     ["simulate"], ["trace"], ["gc"], ["record"], ["reverify"]],
 )  # fmt: skip
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     code, out, _ = agentrl(capsys, *command, "--help")

@@ -22,6 +22,7 @@ from agentrl.cli import (
     init,
     methods,
     record,
+    reverify,
     simulate,
     trace,
     train,
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
+app.command("reverify")(reverify.reverify)
 app.command("compare")(compare.compare)
 app.command("envs")(envs.envs)
 app.command("methods")(methods.methods)

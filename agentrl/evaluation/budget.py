@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
+from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.rollout.episode import StoppedTrajectory
 from agentrl.rollout.gate.seat import Sampler
+from agentrl.rollout.wrapped_env import WrappedEnv
 from agentrl.trajectory import Leaf, Limit, Tree
 
 What = Literal["tokens", "turns", "tool_calls", "env_s", "money"]
@@ -175,17 +176,16 @@ class MeteredSampler:
         return completion
 
 
-class MeteredEnv:
+class MeteredEnv(WrappedEnv):
     """An environment whose time and tool calls are counted."""
 
     def __init__(self, inner: Env, meter: TrajectoryMeter) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.meter = meter
-        self.fork_strategy: ForkStrategy = inner.fork_strategy
 
-    def tasks(self, *args: Any, **kwargs: Any) -> Any:
-        """Yield the tasks of the environment."""
-        return self.inner.tasks(*args, **kwargs)
+    def around(self, inner: Env) -> "MeteredEnv":
+        """Return another environment, counted here too."""
+        return MeteredEnv(inner, self.meter)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -193,7 +193,7 @@ class MeteredEnv:
         """Begin an episode."""
         began = time.monotonic()
         try:
-            return await self.inner.reset(seed=seed, options=options)
+            return await super().reset(seed=seed, options=options)
         finally:
             self.meter.add("env_s", time.monotonic() - began)
 
@@ -201,16 +201,8 @@ class MeteredEnv:
         """Answer one assistant message."""
         began = time.monotonic()
         try:
-            answer = await self.inner.step(action)
+            answer = await super().step(action)
         finally:
             self.meter.add("env_s", time.monotonic() - began)
         self.meter.add("tool_calls", len(answer[4].get("tool_results", ())))
         return answer
-
-    async def fork(self) -> "MeteredEnv":
-        """Return an independent copy, counted here too."""
-        return MeteredEnv(await self.inner.fork(), self.meter)
-
-    async def close(self) -> None:
-        """Release everything."""
-        await self.inner.close()

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
+from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.episode import StoppedTrajectory
 from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.gate.watchdog import Phase
 from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
+from agentrl.rollout.wrapped_env import WrappedEnv
 from agentrl.scheduler import Attempt, Order
 from agentrl.trajectory import Leaf, Tree
 
@@ -253,37 +254,36 @@ def _not_here(name: str) -> RuntimeError:
     return RuntimeError(f"a trajectory must not {name} the engine; the gate does")
 
 
-class WatchedEnv:
+class WatchedEnv(WrappedEnv):
     """An environment whose seat knows what it is doing."""
 
     def __init__(self, inner: Env, seat: Seat) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.seat = seat
-        self.fork_strategy: ForkStrategy = inner.fork_strategy
 
-    def tasks(self, *args: Any, **kwargs: Any) -> Any:
-        """Yield the tasks of the environment."""
-        return self.inner.tasks(*args, **kwargs)
+    def around(self, inner: Env) -> "WatchedEnv":
+        """Return another environment of this seat; `Seat.watched` gives it to a branch's."""
+        return WatchedEnv(inner, self.seat)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Begin an episode."""
         with self.seat.doing("reset"):
-            return await self.inner.reset(seed=seed, options=options)
+            return await super().reset(seed=seed, options=options)
 
     async def step(self, action: Action) -> Step:
         """Answer one assistant message."""
         with self.seat.doing("step"):
-            return await self.inner.step(action)
+            return await super().step(action)
 
     async def fork(self) -> "WatchedEnv":
         """Return an independent copy; give it to the branch's seat with `Seat.watched`."""
         with self.seat.doing("fork"):
             async with asyncio.timeout(self.seat.fork_s):
-                return WatchedEnv(await self.inner.fork(), self.seat)
+                return await super().fork()
 
     async def close(self) -> None:
         """Release everything."""
         with self.seat.doing("close"):
-            await self.inner.close()
+            await super().close()

@@ -1,0 +1,90 @@
+"""`agentrl reverify`."""
+
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentrl.cli.arguments import Overrides
+from agentrl.cli.console import err, out, show_table
+from agentrl.cli.progress import watch
+
+if TYPE_CHECKING:
+    from agentrl.evaluation.rescore import Rescored
+
+
+class How(StrEnum):
+    """How trajectories are scored again."""
+
+    auto = "auto"
+    record = "record"
+    replay = "replay"
+
+
+class TasksOf(StrEnum):
+    """Whose answers and checker data count."""
+
+    record = "record"
+    today = "today"
+
+
+def reverify(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Of agentrl eval --out, or a run's.")
+    ],
+    overrides: Overrides = None,
+    *,
+    how: Annotated[
+        How, typer.Option(help="From the record, by replay, or as the environment says.")
+    ] = How.auto,
+    tasks: Annotated[
+        TasksOf, typer.Option(help="Whose answers count: the record's or today's tasks'.")
+    ] = TasksOf.record,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Score the newest so many groups alone.")
+    ] = None,
+    show: Annotated[
+        int, typer.Option(min=0, help="How many trajectories to list of each kind.")
+    ] = 10,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write the new report here, too.")
+    ] = None,
+) -> None:
+    """Score stored trajectories again with today's checker, without running the policy."""
+    from agentrl.atomic import write_json
+    from agentrl.evaluation.report import HEADINGS
+    from agentrl.evaluation.reverify import reverify as score_again
+
+    with watch(err) as progress:
+        found = score_again(
+            folder,
+            overrides or (),
+            how=how.value,
+            tasks=tasks.value,
+            limit=limit,
+            progress=progress,
+        )
+    comparison = found.comparison()
+    if comparison is not None:
+        show_table(HEADINGS, comparison.rows())
+        out.print()
+    every = len(found.found)
+    rows = [(name, str(count), f"{count / every:.1%}") for name, count in found.verdicts.items()]
+    rows += [("groups pruned", str(found.pruned), "")] if found.pruned else []
+    rows += [("not among today's tasks", str(found.other_tasks), "")] if found.other_tasks else []
+    show_table(("trajectories", "count", "share"), rows)
+    for title, kind in (("changed", found.changed), ("no score today", found.unknown)):
+        if kind and show:
+            out.print()
+            listed = islice(kind, show)
+            show_table((title, "sample", "was", "is", "why"), map(_row, listed))
+    if json is not None:
+        write_json(json, found.to_json())
+
+
+def _row(one: "Rescored") -> tuple[str, ...]:
+    is_now = one.verdict if one.after is None else f"{one.after:g}"
+    was = "" if one.before is None else f"{one.before:g}"
+    return one.recording.task.id, str(one.recording.sample), was, is_now, one.why

@@ -1,0 +1,210 @@
+"""One recorded trajectory under today's checker: its actions once more, and no policy.
+
+What was seen is compared with what today's world shows wherever the policy acted on it: after the
+first difference the recorded actions are no answer to this world, and there is no score. Rewards
+and ends are today's, which is what they are looked at for.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
+from agentrl.errors import EnvError, RolloutError, blame
+from agentrl.message import Message
+from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.replay import close_world, fingerprint
+from agentrl.store.event import Exchange
+from agentrl.task import Task
+from agentrl.trajectory import (
+    Failed,
+    Finished,
+    Leaf,
+    Outcome,
+    Truncated,
+    outcome_name,
+    reward_of,
+)
+
+Verdict = Literal["same", "changed", "diverged", "goes_on", "broke", "broke_then", "no_record"]
+"""What came of scoring again.
+
+`same` and `changed` have a score. `diverged`: the world showed something else. `goes_on`: the
+episode does not end today where it ended. `broke`: it failed now, and `broke_then`: it had failed
+when it was played. `no_record`: what to play again is not kept.
+"""
+SCORED: tuple[Verdict, ...] = ("same", "changed")
+CLOSE_ENOUGH = 1e-9
+"""Rewards that differ by less are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A trajectory as it was played."""
+
+    task: Task
+    sample: int
+    """Index among the attempts at the task."""
+    world_sample: int
+    """That its world was reset with; another one's for a branch."""
+    seed: int
+    """Of its world."""
+    exchanges: Sequence[Exchange]
+    """The reset and every complete turn."""
+    leaf: Leaf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescored:
+    """What today's checker makes of a trajectory."""
+
+    recording: Recording
+    verdict: Verdict
+    outcome: Outcome | None = None
+    """Today's; None where there is none."""
+    components: dict[str, float] = field(default_factory=dict[str, float])
+    why: str = ""
+    """For people: what differed, and where."""
+
+    @property
+    def before(self) -> float | None:
+        """Return the recorded reward."""
+        return reward_of(self.recording.leaf.outcome)
+
+    @property
+    def after(self) -> float | None:
+        """Return today's."""
+        return None if self.outcome is None else reward_of(self.outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescorer:
+    """Scores recordings again, each in an environment of its own."""
+
+    make_env: Callable[[], Env]
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    retries: int = 2
+    """Tries after one that broke."""
+    by: RescoreBy | None = None
+    """How; None as the environment declares."""
+
+    async def rescore(self, recording: Recording, *, task: Task | None = None) -> Rescored:
+        """Return what today's checker makes of a trajectory; `task` in the place of its own.
+
+        Failures of the infrastructure are data: verdict `broke`. Raises `ConfigError` as the
+        environment does.
+        """
+        if isinstance(recording.leaf.outcome, Failed):
+            why = recording.leaf.outcome.error
+            return Rescored(recording=recording, verdict="broke_then", why=why)
+        if not recording.exchanges:
+            why = "neither its reset nor a turn is recorded"
+            return Rescored(recording=recording, verdict="no_record", why=why)
+        left = self.retries
+        while True:
+            try:
+                return await self._once(recording, task or recording.task)
+            except RolloutError as error:
+                if left == 0:
+                    outcome = Failed(error.kind, str(error))
+                    return Rescored(
+                        recording=recording, verdict="broke", outcome=outcome, why=str(error)
+                    )
+                left -= 1
+
+    async def _once(self, recording: Recording, task: Task) -> Rescored:
+        env = self.make_env()
+        try:
+            by = self.by or rescored_by(env)
+            if by == "record" and isinstance(env, RecordScorer):
+                return await self._from_record(env, recording, task)
+            with blame(EnvError, f"scoring task {task.id} again"):
+                return await self._replayed(env, recording, task)
+        finally:
+            await close_world(env)
+
+    async def _from_record(self, env: RecordScorer, recording: Recording, task: Task) -> Rescored:
+        """Ask the checker alone; nothing runs but what it runs itself."""
+        *_, last = recording.exchanges
+        rewards = [exchange.reward for exchange in recording.exchanges]
+        components = dict(recording.leaf.components)
+        if last.terminated or last.truncated:
+            with blame(EnvError, f"scoring task {task.id} again"):
+                async with asyncio.timeout(self.limits.step_s):
+                    rewards[-1], info = await env.rescore(task, conversation(recording.exchanges))
+            components |= info.get("reward_components", {})
+        return _scored(recording, sum(rewards), components, last.terminated)
+
+    async def _replayed(self, env: Env, recording: Recording, task: Task) -> Rescored:
+        opening, *turns = recording.exchanges
+        options = {"task": task, "sample": recording.world_sample}
+        async with asyncio.timeout(self.limits.reset_s):
+            observation, _ = await env.reset(seed=recording.seed, options=options)
+        if turns and fingerprint(observation) != fingerprint(opening.observation):
+            return _without(recording, "diverged", "the first observation is another one")
+        rewards: list[float] = []
+        components: dict[str, float] = {}
+        for number, turn in enumerate(turns, 1):
+            where = f"turn {number} of {len(turns)}"
+            assert turn.action is not None
+            async with asyncio.timeout(self.limits.step_s):
+                answer = await env.step(turn.action)
+            rewards.append(_finite(answer, task))
+            components |= answer[4].get("reward_components", {})
+            if answer[2] or answer[3]:
+                why = "" if number == len(turns) else f"it ends today at {where}"
+                return _scored(recording, sum(rewards), components, answer[2], why=why)
+            if turn.terminated or turn.truncated:
+                return _without(recording, "goes_on", f"it ended at {where}, and goes on today")
+            if fingerprint(answer[0]) != fingerprint(turn.observation):
+                return _without(recording, "diverged", f"the answer to {where} is another one")
+        return _scored(recording, sum(rewards), components, terminated=False)
+
+
+def conversation(exchanges: Sequence[Exchange]) -> tuple[Message, ...]:
+    """Return what was said from the reset on, the agent's messages among it."""
+    messages: list[Message] = []
+    for exchange in exchanges:
+        if exchange.action is not None:
+            messages.append(exchange.action.message)
+        messages += exchange.observation.messages
+    return tuple(messages)
+
+
+def _scored(
+    recording: Recording,
+    reward: float,
+    components: dict[str, float],
+    terminated: bool,
+    *,
+    why: str = "",
+) -> Rescored:
+    """Return a score; an episode that does not end by itself ends for the recorded reason."""
+    was = recording.leaf.outcome
+    limit = was.limit if isinstance(was, Truncated) else "turns"
+    outcome = Finished(reward) if terminated else Truncated(limit, reward)
+    before = reward_of(was)
+    assert before is not None
+    same = abs(reward - before) < CLOSE_ENOUGH and outcome_name(outcome) == outcome_name(was)
+    return Rescored(
+        recording=recording,
+        verdict="same" if same else "changed",
+        outcome=outcome,
+        components=components,
+        why=why,
+    )
+
+
+def _without(recording: Recording, verdict: Verdict, why: str) -> Rescored:
+    return Rescored(recording=recording, verdict=verdict, why=why)
+
+
+def _finite(answer: Step, task: Task) -> float:
+    if math.isfinite(answer[1]):
+        return answer[1]
+    raise EnvError(
+        f"scoring task {task.id} again: the reward is {answer[1]}, and a reward must be a finite "
+        "number; mend the reward function"
+    )

@@ -1,0 +1,269 @@
+"""Stored trajectories under today's checker: what scores the same, what changed, what cannot tell.
+
+For an evaluation that was kept (`agentrl eval --out`), and for the training groups of a run. The
+policy is not run: what it did is on the disk.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agentrl import wiring
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.env import rescored_by
+from agentrl.errors import ConfigError
+from agentrl.evaluation.compare import Comparison, compare
+from agentrl.evaluation.folder import CONFIG, POLICY, STORE
+from agentrl.evaluation.rescore import SCORED, Recording, Rescored, Rescorer
+from agentrl.evaluation.sample import Sample
+from agentrl.evaluation.scores import Rules
+from agentrl.evaluation.together import together
+from agentrl.progress import Progress
+from agentrl.sandbox import using_sandbox
+from agentrl.scope import run_scope
+from agentrl.store.damage import StoreError
+from agentrl.store.reader import StoreReader
+from agentrl.store.restored import RestoredGroup, RestoredTrajectory
+from agentrl.task import Task
+from agentrl.thread import run_to_the_end
+from agentrl.trajectory import outcome_name
+
+How = Literal["auto", "record", "replay"]
+"""How trajectories are scored again; `auto` is as the environment declares."""
+TasksOf = Literal["record", "today"]
+"""Whose answers and checker data are used: the recorded task's, or those of today's task of the
+same id and prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverified:
+    """Everything that was scored again."""
+
+    about: Mapping[str, Any]
+    rules: Rules
+    found: tuple[Rescored, ...]
+    pruned: int
+    """Groups whose tokens are gone."""
+    other_tasks: int
+    """Trajectories whose task is not among today's; they were scored by the recorded one."""
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Return how many trajectories came out how."""
+        return dict(sorted(Counter(one.verdict for one in self.found).items()))
+
+    @property
+    def changed(self) -> tuple[Rescored, ...]:
+        """Return what scores or ends otherwise today."""
+        return tuple(one for one in self.found if one.verdict == "changed")
+
+    @property
+    def unknown(self) -> tuple[Rescored, ...]:
+        """Return what had a score and has none today."""
+        known = (*SCORED, "broke_then")
+        return tuple(one for one in self.found if one.verdict not in known)
+
+    def comparison(self) -> Comparison | None:
+        """Return today's scores (B) against the recorded ones (A); None without a pair."""
+        samples = [*_samples(self.found)]
+        if not any(now.reward is not None for _, now in samples):
+            return None
+        return compare([then for then, _ in samples], [now for _, now in samples], rules=self.rules)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON: a report that `agentrl compare` takes, and more."""
+        found = self.comparison()
+        samples = [*_samples(self.found)]
+        return {
+            "about": dict(self.about),
+            "threshold": self.rules.threshold,
+            "confidence": self.rules.confidence,
+            "verdicts": self.verdicts,
+            "pruned": self.pruned,
+            "other_tasks": self.other_tasks,
+            "comparison": None if found is None else found.to_json(),
+            "samples": [
+                now.to_json()
+                | {"verdict": one.verdict, "before": one.before, "why": one.why}
+                | {"components": one.components}
+                for one, (_, now) in zip(self.found, samples, strict=True)
+            ],
+        }
+
+
+def reverify(
+    folder: Path,
+    overrides: Sequence[str] = (),
+    *,
+    how: How = "auto",
+    tasks: TasksOf = "record",
+    limit: int | None = None,
+    progress: Progress,
+) -> Reverified:
+    """Score what is stored in `folder` again, the newest `limit` groups of it.
+
+    Raises `ConfigError` where no trajectory is stored, where the environment says that its
+    trajectories cannot be scored again, and for today's tasks of training groups.
+    """
+    config = _config(folder, overrides)
+    if tasks == "today" and not (folder / POLICY).exists():
+        raise ConfigError(
+            f"{folder} is a run, and today's train tasks cannot be looked up by their ids; leave "
+            "--tasks today out, or name the folder of agentrl eval --out"
+        )
+    wiring.use_threads(config.run.threads)
+    try:
+        with StoreReader(folder / STORE) as store:
+            facts = store.facts()[-limit if limit else 0 :]
+            pruned = sum(one.is_pruned for one in facts)
+            groups = (store.group(one.id) for one in facts if not one.is_pruned)
+            return run_to_the_end(
+                _reverify(folder, config, groups, how, tasks, pruned=pruned, progress=progress)
+            )
+    except StoreError as error:
+        raise ConfigError(f"{folder} has no trajectories to score again: {error}") from error
+
+
+async def _reverify(
+    folder: Path,
+    config: RunConfig,
+    groups: Iterator[RestoredGroup],
+    how: How,
+    tasks: TasksOf,
+    *,
+    pruned: int,
+    progress: Progress,
+) -> Reverified:
+    make_env = wiring.env_factory(config)
+    env = make_env()
+    by = rescored_by(env)
+    if by == "never" and how == "auto":
+        raise ConfigError(
+            f"{config.env.id} says that its trajectories cannot be scored again (rescore_by is "
+            "'never'): doing its actions again is not the same as what was done. Evaluate the "
+            "policy again, or insist with --how replay"
+        )
+    rescorer = Rescorer(
+        make_env=make_env,
+        limits=wiring.episode_limits(config),
+        retries=config.rollout.retries,
+        by=None if how == "auto" else how,
+    )
+    recordings = [one for group in groups for one in recordings_of(group)]
+    today = _by_id(wiring.evaluation_tasks(config, env)) if tasks == "today" else None
+    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+        async with run_scope():
+            found = await rescore_all(
+                rescorer, recordings, today, concurrency=config.rollout.concurrency,
+                progress=progress,
+            )  # fmt: skip
+    section = config.evaluate
+    rules = Rules(
+        k=(1,),
+        threshold=section.threshold,
+        confidence=section.confidence,
+        interval=section.interval,
+    )
+    return Reverified(
+        about=_about(folder, config),
+        rules=rules,
+        found=tuple(found),
+        pruned=pruned,
+        other_tasks=sum(_todays(one.task, today) is None for one in recordings) if today else 0,
+    )
+
+
+async def rescore_all(
+    rescorer: Rescorer,
+    recordings: Sequence[Recording],
+    today: Mapping[str, Task] | None,
+    *,
+    concurrency: int,
+    progress: Progress,
+) -> list[Rescored]:
+    """Score recordings again, at most `concurrency` at a time; in their order."""
+    changed = 0
+
+    async def one(recording: Recording) -> Rescored:
+        nonlocal changed
+        task = None if today is None else _todays(recording.task, today)
+        found = await rescorer.rescore(recording, task=task)
+        changed += found.verdict == "changed"
+        bar.advance(1, {"changed": changed})
+        return found
+
+    with progress.phase("reverify", total=len(recordings)) as bar:
+        return await together(one, recordings, limit=concurrency)
+
+
+def recordings_of(group: RestoredGroup) -> list[Recording]:
+    """Return what has ended of a group: the latest try at each sample."""
+    latest = {one.sample: one for one in group.trajectories if one.state == "ended"}
+    return [_recording(group, latest[sample]) for sample in sorted(latest)]
+
+
+def _recording(group: RestoredGroup, one: RestoredTrajectory) -> Recording:
+    assert one.leaf is not None
+    return Recording(
+        task=group.task,
+        sample=one.sample,
+        world_sample=one.sample if one.history is None else one.history.sample,
+        seed=one.seed if one.history is None else one.history.seed,
+        exchanges=one.exchanges,
+        leaf=one.leaf,
+    )
+
+
+def _samples(found: Iterable[Rescored]) -> Iterator[tuple[Sample, Sample]]:
+    """Yield each trajectory as it was scored and as it is; a run plays a task more than once."""
+    played: defaultdict[str, int] = defaultdict(int)
+    for one in found:
+        task, was = one.recording.task, one.recording.leaf.outcome
+        number = played[task.fingerprint]
+        played[task.fingerprint] += 1
+        names = (
+            outcome_name(was),
+            one.verdict if one.outcome is None else outcome_name(one.outcome),
+        )
+        then, now = (
+            Sample(
+                task=task.id,
+                fingerprint=task.fingerprint,
+                sample=number,
+                outcome=name,
+                reward=reward,
+            )
+            for name, reward in zip(names, (one.before, one.after), strict=True)
+        )
+        yield then, now
+
+
+def _by_id(tasks: Iterable[Task]) -> dict[str, Task]:
+    return {task.id: task for task in tasks}
+
+
+def _todays(task: Task, today: Mapping[str, Task]) -> Task | None:
+    """Return today's task of the same id, if it asks the same."""
+    found = today.get(task.id)
+    return found if found is not None and found.messages == task.messages else None
+
+
+def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:
+    if not (folder / CONFIG).is_file() or not (folder / STORE).is_dir():
+        raise ConfigError(
+            f"{folder} holds no stored trajectories: name the folder of agentrl eval --out, or a "
+            "run that keeps a store (store.keep)"
+        )
+    return load_config(folder / CONFIG, overrides)
+
+
+def _about(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """Return what was evaluated on, as the folder's own report says; B has to say the same."""
+    try:
+        return json.loads((folder / "report.json").read_text(encoding="utf-8"))["about"]
+    except (OSError, ValueError, KeyError):
+        return {"env": config.env.id, "kwargs": dict(config.env.kwargs), "stored": str(folder)}

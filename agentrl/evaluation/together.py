@@ -1,0 +1,31 @@
+"""Many things at a time, in order: bounded, ended together, and one error when one breaks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+async def together(
+    function: Callable[[A], Awaitable[R]], arguments: Sequence[A], *, limit: int | None = None
+) -> list[R]:
+    """Return what `function` returns for each, at most `limit` at a time, in their order.
+
+    The first error cancels the others and is raised as itself.
+    """
+    found: dict[int, R] = {}
+    waiting = iter(enumerate(arguments))
+
+    async def work() -> None:
+        for place, argument in waiting:
+            found[place] = await function(argument)
+
+    try:
+        async with asyncio.TaskGroup() as running:
+            for _ in range(min(limit or len(arguments), len(arguments))):
+                running.create_task(work())
+    except BaseExceptionGroup as broken:
+        raise broken.exceptions[0] from None
+    return [found[place] for place in range(len(arguments))]
