@@ -58,6 +58,22 @@ def _pass_at_k(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _scaling(config: RunConfig) -> Iterator[str]:
+    scaling = config.evaluate.scaling
+    if scaling is None:
+        return
+    if scaling.name == "best_of" and scaling.verifier is None:
+        yield (
+            "evaluate.scaling.name is best_of, and evaluate.scaling.verifier says what is best; "
+            "set it to a module:function of the task and the messages"
+        )
+    if scaling.name == "pdr" and scaling.keep > scaling.samples:
+        yield (
+            f"evaluate.scaling.keep is {scaling.keep} and evaluate.scaling.samples is "
+            f"{scaling.samples}: no more notes can be kept than there are; lower the first"
+        )
+
+
 def _turn_fits(config: RunConfig) -> Iterator[str]:
     turn, context = config.sampling.max_turn_tokens, config.engine.context_tokens
     if turn >= context:
@@ -214,6 +230,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _one_policy,
     _heads,
     _pass_at_k,
+    _scaling,
     _turn_fits,
     _mode,
     _branching,

@@ -53,6 +53,34 @@ class UntilSection(Section):
     """Tasks between two looks."""
 
 
+class ScalingSection(Section):
+    """Spend more than one attempt on each task of `agentrl eval`."""
+
+    name: Literal["majority", "best_of", "rtv", "pdr", "sage"]
+    """How: the answer most give, the verifier's choice, a tournament of notes (`rtv`), one among
+    attempts that read the best notes (`pdr`), or a second attempt with a plan (`sage`)."""
+    samples: PositiveInt = 16
+    """Attempts at a task; of `pdr` in each of its two rounds."""
+    answer: str | None = None
+    """`module:function` from what was said last to the answer that `majority` counts; null takes
+    the text, without case and spaces."""
+    verifier: str | None = None
+    """`module:function` of the task and the messages; `best_of` submits what it scores highest."""
+    check: str | None = None
+    """`module:function` of the task and the messages: where it is true of the first attempt,
+    `sage` submits that."""
+    group: int = Field(default=2, ge=2)
+    """Attempts that a vote is between."""
+    votes: PositiveInt = 8
+    """Votes per group, each shown in another order."""
+    keep: PositiveInt = 4
+    """Notes that the second round of `pdr` reads."""
+    note_tokens: PositiveInt = 1024
+    """Most tokens of a note or a plan."""
+    transcript_chars: PositiveInt = 12_000
+    """Most characters of an attempt that the writer of its note is shown; its middle goes first."""
+
+
 class EvaluateSection(Section):
     """Evaluation on held-out tasks."""
 
@@ -77,3 +105,5 @@ class EvaluateSection(Section):
     """What an evaluation may spend."""
     until: UntilSection | None = None
     """When to stop early; null plays every task."""
+    scaling: ScalingSection | None = None
+    """Several attempts at each task, of which one is submitted; for `agentrl eval` alone."""

@@ -18,7 +18,7 @@ from agentrl.rollout.repeats import Repeats
 from agentrl.scheduler import Attempt, Hooks
 from agentrl.seeds import derive
 from agentrl.task import Task
-from agentrl.trajectory import Leaf, Tree, reward_of
+from agentrl.trajectory import Leaf, Trajectory, Tree, reward_of
 
 if TYPE_CHECKING:
     from agentrl.evaluation.record import EvaluationRecord
@@ -65,15 +65,29 @@ class Evaluation:
             play = _Play(self, replace(rollouts, entropies=False), bar, record)
             trees = await play.collect()
         counted = play.counted(trees)
+        report = self.report([one for tree in counted for one in tree.trajectories()], k=self.k)
+        return replace(
+            report,
+            spent=play.meter.spent.to_json() if play.meters else None,
+            stopped=play.why_stopped(len(counted), beyond=len(trees) - len(counted)),
+        )
+
+    def report(
+        self,
+        trajectories: Sequence[Trajectory],
+        *,
+        k: Sequence[int],
+        about: Mapping[str, Any] | None = None,
+    ) -> Report:
+        """Return the report of trajectories of this evaluation; `about` is added to its own."""
+        settings = {"seed": self.seed, "temperature": self.sampling.temperature}
         return Report.of(
-            [trajectory for tree in counted for trajectory in tree.trajectories()],
-            k=self.k,
+            trajectories,
+            k=k,
             threshold=self.threshold,
             confidence=self.confidence,
             interval=self.interval,
-            about={**self.about, "seed": self.seed, "temperature": self.sampling.temperature},
-            spent=play.meter.spent.to_json() if play.meters else None,
-            stopped=play.why_stopped(len(counted), beyond=len(trees) - len(counted)),
+            about={**self.about, **settings, **(about or {})},
         )
 
 

@@ -9,10 +9,13 @@ from agentrl.atomic import write_json
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.evaluation.budget import Budget
 from agentrl.evaluation.folder import open_record
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import Report
 from agentrl.evaluation.reports import REPORT
+from agentrl.evaluation.scaling.catalogue import method_of
+from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.first_policy import load_policy
 from agentrl.progress import Progress, Quiet
 from agentrl.sandbox import using_sandbox
@@ -47,6 +50,7 @@ def evaluate(
             f"there is no policy to evaluate: {config.run.folder / config.run.name} holds no "
             "checkpoint and policy.path is not set; train first, or name a checkpoint"
         )
+    _check_scaling(config, out)
     wiring.use_threads(config.run.threads)
     if out is None:
         return run_to_the_end(_evaluate(config, path, progress or Quiet(), None))
@@ -54,6 +58,27 @@ def evaluate(
         report = run_to_the_end(_evaluate(config, path, progress or Quiet(), record))
     write_json(out / REPORT, report.to_json())
     return report
+
+
+def _check_scaling(config: RunConfig, out: Path | None) -> None:
+    """Raise `ConfigError` for what does not go together with `evaluate.scaling`."""
+    section = config.evaluate
+    if section.scaling is None:
+        return
+    others = {
+        "--out": out is not None,
+        "evaluate.until": section.until is not None,
+        "evaluate.budget.each": Budget(**section.budget.each.model_dump()).bounds,
+        "evaluate.budget.total": Budget(**section.budget.total.model_dump()).bounds,
+        "evaluate.samples_per_task": section.samples_per_task > 1,
+    }
+    given = [name for name, there in others.items() if there]
+    if given:
+        raise ConfigError(
+            f"evaluate.scaling submits one attempt for each task and cannot be combined with "
+            f"{', '.join(given)}; leave that out, or set evaluate.scaling to null"
+        )
+    method_of(section.scaling)
 
 
 def _newest(config: RunConfig) -> Path | None:
@@ -73,4 +98,14 @@ async def _evaluate(
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
         async with run_scope(), engine_of(config, policy) as engine:
             rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
-            return await wiring.evaluation(config, heldout).run(rollouts, progress, record=record)
+            plain = wiring.evaluation(config, heldout)
+            section = config.evaluate.scaling
+            if section is None:
+                return await plain.run(rollouts, progress, record=record)
+            scaled = ScaledEvaluation(
+                evaluation=plain,
+                method=method_of(section),
+                name=section.name,
+                tasks_at_once=max(1, rollouts.concurrency // section.samples),
+            )
+            return await scaled.run(rollouts, progress)

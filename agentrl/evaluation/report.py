@@ -9,6 +9,7 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.interval import Estimate
 from agentrl.evaluation.passk import pass_at_k
 from agentrl.evaluation.sample import Sample, samples_of
+from agentrl.evaluation.scaling.figures import Scaled
 from agentrl.evaluation.scores import Interval, Rules, Scores, score
 from agentrl.trajectory import Trajectory
 
@@ -32,6 +33,8 @@ class Report:
     """Of the budgets, tries that broke among it; None where there are none."""
     stopped: Mapping[str, Any] | None = None
     """What ended it before its last task; None where nothing did."""
+    scaled: Scaled | None = None
+    """What scaling a task cost and gained; None where each sample is one trajectory."""
 
     @classmethod
     def of(
@@ -105,7 +108,9 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON."""
+        scaled = {} if self.scaled is None else {"scaling": self.scaled.to_json()}
         return {
+            **scaled,
             "about": dict(self.about),
             "stopped": None if self.stopped is None else dict(self.stopped),
             "spent": None if self.spent is None else dict(self.spent),
@@ -120,6 +125,11 @@ class Report:
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return a table for people, see `HEADINGS`; every cell is text."""
         rows = [*_estimate_rows(self.overall.estimates, "")]
+        if self.scaled is not None:
+            estimates = {"one attempt: pass@1": self.scaled.plain, "gain": self.scaled.gain}
+            known = {name: one for name, one in estimates.items() if one is not None}
+            rows += _estimate_rows(known, "")
+            rows += [(name, f"{cost:.4g}", "", "") for name, cost in self.scaled.costs.items()]
         rows += [
             (name, f"{cost:.4g}", "", "")
             for name, cost in self.overall.costs.items()

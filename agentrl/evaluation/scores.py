@@ -81,7 +81,7 @@ class Scores:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; an unbounded end of an interval is null."""
-        estimates = {name: _estimate_json(one) for name, one in self.estimates.items()}
+        estimates = {name: estimate_json(one) for name, one in self.estimates.items()}
         return {
             "tasks": self.tasks,
             "trajectories": self.trajectories,
@@ -178,7 +178,8 @@ def _mean_of(
     return statistics.fmean(map(what, trajectories)) if trajectories else None
 
 
-def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+def estimate_json(estimate: Estimate) -> dict[str, Any]:
+    """Return an estimate as JSON; an unbounded end of its interval is null."""
     ends = {end: value for end, value in asdict(estimate).items() if end in ("low", "high")}
     return asdict(estimate) | {
         end: value if math.isfinite(value) else None for end, value in ends.items()

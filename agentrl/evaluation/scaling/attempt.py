@@ -1,0 +1,68 @@
+"""What a scaling method may use: attempts at a task in fresh worlds, and questions to a model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentrl.message import Message
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt. No method reads its reward: that is for whoever judges the method."""
+
+    trajectory: Trajectory
+    messages: tuple[Message, ...]
+    """The conversation, as far as it went."""
+
+    @property
+    def broke(self) -> bool:
+        """Whether it failed: then it has no result."""
+        return isinstance(self.trajectory.outcome, Failed)
+
+    @property
+    def answer(self) -> str:
+        """Return what the agent said last, outside of tool calls; empty for one that broke."""
+        said = [message for message in self.messages if message.role == "assistant"]
+        return "" if self.broke or not said or said[-1].tool_calls else said[-1].text
+
+
+class Agent(Protocol):
+    """The policy on one task. Everything it does is counted."""
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        ...
+
+    async def attempts(self, count: int, *, hint: str = "") -> Sequence[Attempt]:
+        """Play the task `count` more times, each in a world reset for it.
+
+        `hint` is shown behind the task's own words.
+        """
+        ...
+
+    async def ask(self, question: str, *, max_tokens: int, seed: int) -> str:
+        """Return what a model answers to a question of its own context."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """What a method made of a task."""
+
+    chosen: Attempt
+    attempts: tuple[Attempt, ...]
+    """All of them, in the order they were begun."""
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What led to the choice, as JSON: votes, notes, plans."""
+
+
+class Method(Protocol):
+    """A way to spend more on a task; a pure function of what the agent returns."""
+
+    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+        """Return the attempt that is submitted."""
+        ...

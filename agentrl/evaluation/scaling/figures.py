@@ -1,0 +1,96 @@
+"""What scaling cost and gained, against one attempt at the same tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from agentrl.evaluation.compare import paired_difference
+from agentrl.evaluation.interval import Estimate
+from agentrl.evaluation.scaling.attempt import Solved
+from agentrl.evaluation.scores import Rules, estimate_json, passes
+from agentrl.trajectory import reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A task, what a method made of it, and what that cost."""
+
+    solved: Solved
+    plain: int
+    """How many of the attempts, the first ones, knew nothing of others."""
+    attempt_tokens: int
+    """Sampled in all attempts."""
+    asked_tokens: int
+    """Sampled for notes, votes and plans."""
+    money: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """The figures of a scaled evaluation beside those of its report."""
+
+    method: str
+    plain: Estimate | None
+    """pass@1 of one attempt that knows nothing of others; None where all of them broke."""
+    gain: Estimate | None
+    """The submitted attempt's passes less that, paired by task."""
+    costs: Mapping[str, float]
+    """Means per task; `times one attempt` is of sampled tokens."""
+    notes: Sequence[Mapping[str, Any]]
+    """Of every task, what led to the choice."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        return {
+            "method": self.method,
+            "plain": None if self.plain is None else estimate_json(self.plain),
+            "gain": None if self.gain is None else estimate_json(self.gain),
+            "costs": dict(self.costs),
+            "tasks": [dict(one) for one in self.notes],
+        }
+
+
+def scaled_figures(method: str, solutions: Sequence[Solution], rules: Rules) -> Scaled:
+    """Return the figures of a method on some tasks; attempts that broke are in no rate."""
+    rewards: list[list[float]] = []
+    away: list[float] = []
+    for one in solutions:
+        plain = _rewards(one)
+        if plain:
+            rewards.append(plain)
+        submitted = reward_of(one.solved.chosen.trajectory.outcome)
+        if plain and submitted is not None:
+            share = fmean(reward >= rules.threshold for reward in plain)
+            away.append((submitted >= rules.threshold) - share)
+    return Scaled(
+        method=method,
+        plain=passes(rewards, rules) if rewards else None,
+        gain=paired_difference(away, trials=1, confidence=rules.confidence) if away else None,
+        costs=_costs(solutions),
+        notes=[
+            {"task": one.solved.chosen.trajectory.task.id} | dict(one.solved.notes)
+            for one in solutions
+        ],
+    )
+
+
+def _rewards(one: Solution) -> list[float]:
+    plain = one.solved.attempts[: one.plain]
+    found = [reward_of(attempt.trajectory.outcome) for attempt in plain]
+    return [reward for reward in found if reward is not None]
+
+
+def _costs(solutions: Sequence[Solution]) -> dict[str, float]:
+    every = [sum(a.trajectory.mask) for one in solutions for a in one.solved.attempts[: one.plain]]
+    tokens = fmean(one.attempt_tokens + one.asked_tokens for one in solutions)
+    costs = {
+        "attempts per task": fmean(len(one.solved.attempts) for one in solutions),
+        "tokens per task": tokens,
+        "of them notes, votes and plans": fmean(one.asked_tokens for one in solutions),
+    }
+    if (once := fmean(every)) > 0:
+        costs["times one attempt"] = tokens / once
+    if any(one.money for one in solutions):
+        costs["money per task"] = fmean(one.money for one in solutions)
+    return costs

@@ -1,0 +1,206 @@
+"""The methods, each a way from a task to the attempt that is submitted."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.evaluation.scaling.attempt import Agent, Attempt, Solved
+from agentrl.evaluation.scaling.choosing import best_of, majority, usual_answer
+from agentrl.evaluation.scaling.notes import (
+    NO_RESULT,
+    note_question,
+    notes_hint,
+    plan_hint,
+    plan_question,
+    vote_question,
+    voted,
+)
+from agentrl.evaluation.scaling.tournament import Tournament, tournament
+from agentrl.evaluation.together import together
+from agentrl.message import Message
+from agentrl.seeds import derive
+from agentrl.task import Task
+from agentrl.thread import call_either
+
+Verifier = Callable[[Task, Sequence[Message]], float | Awaitable[float | None] | None]
+"""Scores an attempt without knowing its reward; None where it cannot tell."""
+Check = Callable[[Task, Sequence[Message]], bool | Awaitable[bool]]
+"""A check that an agent could run itself, such as the tests a task shows."""
+
+VOTE_TOKENS = 16
+"""Of a judge's answer: a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Majority:
+    """The attempt with the answer that most attempts give (self-consistency, arXiv 2203.11171)."""
+
+    samples: int = 16
+    answer: Callable[[str], str] = usual_answer
+    """Of what was said last: equal texts are equal answers, and an empty one abstains."""
+
+    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+        """Play all, count the answers."""
+        del seed
+        attempts = tuple(await agent.attempts(self.samples))
+        answers = [self.answer(one.answer) for one in attempts]
+        chosen = majority(answers)
+        return Solved(
+            chosen=attempts[chosen] if chosen is not None else _some(attempts),
+            attempts=attempts,
+            notes={"answers": answers, "chosen": chosen},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOf:
+    """The attempt a verifier scores highest."""
+
+    verifier: Verifier
+    samples: int = 16
+
+    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+        """Play all, score those that did not break."""
+        del seed
+        attempts = tuple(await agent.attempts(self.samples))
+        scores = [
+            None if one.broke else await call_either(self.verifier, agent.task, one.messages)
+            for one in attempts
+        ]
+        chosen = best_of(scores)
+        return Solved(
+            chosen=attempts[chosen] if chosen is not None else _some(attempts),
+            attempts=attempts,
+            notes={"scores": scores, "chosen": chosen},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tournaments:
+    """How notes are written, and how they are voted on."""
+
+    group: int = 2
+    votes: int = 8
+    note_tokens: int = 1024
+    transcript_chars: int = 12_000
+    """Of an attempt shown to the one who writes its note."""
+
+    async def notes(self, agent: Agent, attempts: Sequence[Attempt], seed: int) -> list[str]:
+        """Return a note of each attempt."""
+
+        async def note(place: int) -> str:
+            if attempts[place].broke:
+                return NO_RESULT
+            return await agent.ask(
+                note_question(attempts[place].messages, limit_chars=self.transcript_chars),
+                max_tokens=self.note_tokens,
+                seed=derive(seed, "note", place),
+            )
+
+        return await together(note, range(len(attempts)))
+
+    async def among(
+        self, agent: Agent, attempts: Sequence[Attempt], notes: Sequence[str], keep: int, seed: int
+    ) -> Tournament:
+        """Return the `keep` attempts whose notes win."""
+        task = "\n".join(message.text for message in agent.task.messages)
+
+        async def vote(order: tuple[int, ...], seed: int) -> int | None:
+            question = vote_question(task, [notes[one] for one in order])
+            return voted(await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order))
+
+        return await tournament(
+            range(len(attempts)),
+            vote,
+            size=self.group,
+            votes=self.votes,
+            keep=keep,
+            seed=seed,
+            has_result=lambda one: not attempts[one].broke,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rtv:
+    """The attempt whose note wins a tournament of votes (RTV, arXiv 2604.16529)."""
+
+    samples: int = 16
+    by: Tournaments = field(default_factory=Tournaments)
+
+    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+        """Play all, write notes, vote."""
+        attempts = tuple(await agent.attempts(self.samples))
+        notes = await self.by.notes(agent, attempts, seed)
+        found = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
+        return Solved(
+            chosen=attempts[found.survivors[0]], attempts=attempts, notes=_voted(notes, found)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pdr:
+    """Attempts that have read the best notes of earlier ones, and a tournament among them (PDR,
+    arXiv 2604.16529)."""
+
+    samples: int = 16
+    """In each of the two rounds."""
+    keep: int = 4
+    """Notes of the first round that the second one reads."""
+    by: Tournaments = field(default_factory=Tournaments)
+
+    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+        """Play, write notes, vote for those to read; play again, write and vote for one."""
+        first = tuple(await agent.attempts(self.samples))
+        notes = await self.by.notes(agent, first, derive(seed, "first"))
+        best = await self.by.among(agent, first, notes, self.keep, derive(seed, "first votes"))
+        read = [notes[one] for one in best.survivors if notes[one] != NO_RESULT]
+        second = tuple(await agent.attempts(self.samples, hint=notes_hint(read) if read else ""))
+        again = await self.by.notes(agent, second, derive(seed, "second"))
+        found = await self.by.among(agent, second, again, 1, derive(seed, "second votes"))
+        return Solved(
+            chosen=second[found.survivors[0]],
+            attempts=(*first, *second),
+            notes={"first": _voted(notes, best), "second": _voted(again, found)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sage:
+    """A second attempt with a plan made of the first one (SAGE, arXiv 2511.05931)."""
+
+    note_tokens: int = 1024
+    transcript_chars: int = 12_000
+    check: Check | None = None
+    """Where it says yes to the first attempt, that one is submitted and there is no second."""
+
+    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+        """Explore, plan, play again; the second attempt is submitted."""
+        (first,) = await agent.attempts(1)
+        if (
+            self.check is not None
+            and not first.broke
+            and await call_either(self.check, agent.task, first.messages)
+        ):
+            return Solved(chosen=first, attempts=(first,), notes={"checked": True})
+        plan = ""
+        if not first.broke:
+            plan = await agent.ask(
+                plan_question(first.messages, limit_chars=self.transcript_chars),
+                max_tokens=self.note_tokens,
+                seed=derive(seed, "plan"),
+            )
+        (second,) = await agent.attempts(1, hint=plan_hint(plan) if plan else "")
+        return Solved(chosen=second, attempts=(first, second), notes={"plan": plan})
+
+
+def _some(attempts: Sequence[Attempt]) -> Attempt:
+    """Return what is submitted where nothing can be told: the first that did not break."""
+    return next((one for one in attempts if not one.broke), attempts[0])
+
+
+def _voted(notes: Sequence[str], found: Tournament) -> dict[str, Any]:
+    return {
+        "notes": list(notes),
+        "comparisons": [one.to_json() for one in found.comparisons],
+        "survivors": list(found.survivors),
+    }

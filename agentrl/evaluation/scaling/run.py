@@ -1,0 +1,180 @@
+"""An evaluation in which a method decides what is submitted for each task."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from agentrl.errors import ConfigError, EngineError, RolloutError, blame
+from agentrl.evaluation.budget import Prices
+from agentrl.evaluation.heldout import Evaluation
+from agentrl.evaluation.report import Report
+from agentrl.evaluation.scaling.attempt import Attempt, Method, Solved
+from agentrl.evaluation.scaling.figures import Solution, scaled_figures
+from agentrl.evaluation.scaling.heard_env import Heard, HeardEnv
+from agentrl.evaluation.together import together
+from agentrl.message import Message
+from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.progress import Progress
+from agentrl.rollout.pool import Rollouts
+from agentrl.seeds import derive
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Tree, reward_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledEvaluation:
+    """Held-out tasks, and a method that spends more than one attempt on each."""
+
+    evaluation: Evaluation
+    """Its tasks, seeds and rules; the first attempts are those it would play itself."""
+    method: Method
+    name: str
+    tasks_at_once: int = 1
+
+    async def run(self, rollouts: Rollouts, progress: Progress) -> Report:
+        """Solve every task and return the report of what was submitted.
+
+        A task whose method breaks, because a question to the model did, has failed.
+        """
+        evaluation = self.evaluation
+        rollouts = replace(rollouts, entropies=False)
+        asking = asyncio.Semaphore(rollouts.concurrency)
+        rewards: list[float] = []
+
+        async def solve(task: Task) -> Solution:
+            agent = PolicyAgent(task, rollouts, evaluation, asking)
+            found = await self._solved(agent)
+            reward = reward_of(found.solved.chosen.trajectory.outcome)
+            rewards.extend([] if reward is None else [reward])
+            bar.advance(1, {"reward": fmean(rewards)} if rewards else {})
+            return found
+
+        with progress.phase(f"evaluate by {self.name}", total=len(evaluation.tasks)) as bar:
+            solutions = await together(solve, evaluation.tasks, limit=self.tasks_at_once)
+        report = evaluation.report(
+            [replace(one.solved.chosen.trajectory, sample=0) for one in solutions],
+            k=(1,),
+            about={"scaling": self.name},
+        )
+        return replace(report, scaled=scaled_figures(self.name, solutions, report.rules))
+
+    async def _solved(self, agent: "PolicyAgent") -> Solution:
+        seed = derive(self.evaluation.seed, agent.task.id, self.name)
+        try:
+            solved = await self.method.solve(agent, seed=seed)
+        except RolloutError as error:
+            if not agent.attempted:
+                raise
+            first = agent.attempted[0]
+            broken = replace(first.trajectory, outcome=Failed(error.kind, str(error)))
+            solved = Solved(
+                chosen=replace(first, trajectory=broken),
+                attempts=tuple(agent.attempted),
+                notes={"broke": str(error)},
+            )
+        return Solution(
+            solved=solved,
+            plain=agent.plain,
+            attempt_tokens=agent.attempt_tokens,
+            asked_tokens=agent.asked_tokens,
+            money=agent.money,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class PolicyAgent:
+    """The policy on one task; it is also who writes notes and votes."""
+
+    task: Task
+    rollouts: Rollouts
+    evaluation: Evaluation
+    asking: asyncio.Semaphore
+    """Bounds the questions of all tasks."""
+    attempted: list[Attempt] = field(default_factory=list[Attempt])
+    plain: int = 0
+    attempt_tokens: int = 0
+    asked_tokens: int = 0
+    money: float = 0.0
+    _rounds: int = 0
+
+    @property
+    def prices(self) -> Prices:
+        """What tokens cost."""
+        return self.evaluation.prices
+
+    async def attempts(self, count: int, *, hint: str = "") -> list[Attempt]:
+        """Play the task `count` more times; the first round has the evaluation's own seeds."""
+        heard: Heard = {}
+        make_env = self.rollouts.make_env
+        rollouts = replace(self.rollouts, make_env=lambda: HeardEnv(make_env(), heard, hint))
+        seed = self.evaluation.seed
+        (tree,) = await rollouts.collect(
+            [self.task],
+            group_size=count,
+            seed=derive(seed, "round", self._rounds) if self._rounds else seed,
+            sampling=self.evaluation.sampling,
+        )
+        found = [
+            Attempt(trajectory=one, messages=tuple(heard.get(one.sample, ())))
+            for one in tree.trajectories()
+        ]
+        self._count(tree)
+        if not self._rounds:
+            self.plain = len(found)
+        self._rounds += 1
+        self.attempted += found
+        return found
+
+    async def ask(self, question: str, *, max_tokens: int, seed: int) -> str:
+        """Return what the policy answers; tried again as often as a trajectory is.
+
+        Raises `ConfigError` for a question that leaves no room in the context, `EngineError` when
+        the engine breaks every time.
+        """
+        chat, most = self.rollouts.chat, self.rollouts.limits.context_tokens
+        segments = chat.opening([Message("user", question)], ())
+        prompt = tuple(token for segment in segments for token in segment.token_ids)
+        room = most - len(prompt)
+        if room <= 0:
+            raise ConfigError(
+                f"a question about task {self.task.id} has {len(prompt)} tokens, and "
+                f"engine.context_tokens is {most}; raise it, or lower "
+                "evaluate.scaling.transcript_chars or evaluate.scaling.note_tokens"
+            )
+        request = GenerateRequest(
+            id=f"{self.task.id}/{seed}/asked",
+            prompt=prompt,
+            max_new_tokens=min(max_tokens, room),
+            sampling=Sampling(temperature=self.evaluation.sampling.temperature),
+            stop_token_ids=chat.stop_token_ids,
+            seed=seed,
+        )
+        completion = await self._answer(request)
+        sampled = len(completion.token_ids)
+        self.asked_tokens += sampled
+        self.money += self.prices.of(prompt_tokens=len(prompt), sampled_tokens=sampled)
+        return chat.parse(completion.token_ids).text
+
+    async def _answer(self, request: GenerateRequest) -> Completion:
+        left = self.rollouts.retries
+        while True:
+            try:
+                async with self.asking:
+                    with blame(EngineError, f"a question about task {self.task.id}"):
+                        async with asyncio.timeout(self.rollouts.limits.turn_s):
+                            return await self.rollouts.engine.generate(request)
+            except EngineError:
+                if left == 0:
+                    raise
+                left -= 1
+
+    def _count(self, tree: Tree) -> None:
+        """Count what was sampled, of attempts that broke too."""
+        for leaf in tree.leaves:
+            context = 0
+            for node in () if leaf.node is None else tree.path(leaf.node):
+                if node.source == "sampled":
+                    sampled = len(node.token_ids)
+                    self.attempt_tokens += sampled
+                    self.money += self.prices.of(prompt_tokens=context, sampled_tokens=sampled)
+                context += len(node.token_ids)

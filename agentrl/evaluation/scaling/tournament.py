@@ -1,0 +1,124 @@
+"""Recursive tournament voting (RTV): small groups, several votes each, winners meet again.
+
+Source: agentic test-time scaling (arXiv 2604.16529).
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+Vote = Callable[[tuple[int, ...], int], Awaitable[int | None]]
+"""Asks a judge once: the contenders in the order they are shown, and a seed. Returns the place of
+the best in that order, counted from 0; None where the judge's answer names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One group of contenders, and how the judge voted."""
+
+    round: int
+    contenders: tuple[int, ...]
+    votes: tuple[int, ...]
+    """The contender each valid vote was for."""
+    winner: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "round": self.round,
+            "contenders": list(self.contenders),
+            "votes": list(self.votes),
+            "winner": self.winner,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tournament:
+    """What a tournament came to."""
+
+    survivors: tuple[int, ...]
+    comparisons: tuple[Comparison, ...]
+
+
+def groups_of(
+    contenders: Sequence[int], *, size: int, keep: int
+) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """Return the groups of one round, and who goes on without one.
+
+    No more are put into groups than have to leave, so that exactly `keep` are left in the end; an
+    odd one out goes on.
+    """
+    leave = len(contenders) - keep
+    groups: list[tuple[int, ...]] = []
+    at = 0
+    while leave > 0 and len(contenders) - at >= 2:
+        group = tuple(contenders[at : at + min(size, leave + 1)])
+        groups.append(group)
+        leave -= len(group) - 1
+        at += len(group)
+    return groups, tuple(contenders[at:])
+
+
+def shown_order(group: tuple[int, ...], vote: int, first: int) -> tuple[int, ...]:
+    """Return the order a group is shown in for one of its votes: every vote moves it by one."""
+    turn = (first + vote) % len(group)
+    return (*group[turn:], *group[:turn])
+
+
+def won(votes: Sequence[int], group: Sequence[int]) -> int:
+    """Return who has most votes; of equals the one voted for first, of none the first of all."""
+    return Counter(votes).most_common(1)[0][0] if votes else group[0]
+
+
+def comparisons_of(contenders: int, *, size: int, keep: int) -> list[int]:
+    """Return how many comparisons each round has."""
+    rounds: list[int] = []
+    while contenders > keep:
+        groups, byes = groups_of(range(contenders), size=size, keep=keep)
+        rounds.append(len(groups))
+        contenders = len(groups) + len(byes)
+    return rounds
+
+
+async def tournament(
+    contenders: Sequence[int],
+    vote: Vote,
+    *,
+    size: int = 2,
+    votes: int = 8,
+    keep: int = 1,
+    seed: int = 0,
+    has_result: Callable[[int], bool] = lambda contender: True,
+) -> Tournament:
+    """Return the `keep` that win. Contenders without a result lose without a vote.
+
+    Groups are drawn with `seed`. Each is shown `votes` times, every time in another order, so that
+    a judge with a taste for a place cancels out.
+    """
+    rng = Random(seed)
+    left = list(contenders)
+    found: list[Comparison] = []
+    number = 0
+    while len(left) > max(keep, 1):
+        rng.shuffle(left)
+        groups, byes = groups_of(left, size=size, keep=max(keep, 1))
+        winners: list[int] = []
+        for group in groups:
+            live = tuple(one for one in group if has_result(one)) or group[:1]
+            cast: list[int] = []
+            first = rng.randrange(len(live))
+            seeds = [rng.randrange(2**31) for _ in range(votes)]
+            for ballot in range(votes if len(live) > 1 else 0):
+                order = shown_order(live, ballot, first)
+                said = await vote(order, seeds[ballot])
+                if said is not None and 0 <= said < len(order):
+                    cast.append(order[said])
+            winners.append(won(cast, live))
+            found.append(
+                Comparison(round=number, contenders=group, votes=tuple(cast), winner=winners[-1])
+            )
+        left = [*winners, *byes]
+        number += 1
+    return Tournament(survivors=tuple(left), comparisons=tuple(found))
