@@ -25,6 +25,8 @@ class Thresholds:
     heldout_drop: float = 0.1
     length_growth: float = 2.0
     reward_gain: float = 0.02
+    other_task_likeness: float = 0.8
+    component_left: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +97,46 @@ def length_bias(lines: Sequence[Line], limits: Thresholds) -> str | None:
     )
 
 
+def template_collapse(lines: Sequence[Line], limits: Thresholds) -> str | None:
+    """Say whether different tasks have come to get the same answer, which earns nothing."""
+    first, last = _ends(lines, "likeness/other_task", limits.window)
+    poor, rich = _ends(lines, "reward/mean", limits.window)
+    if first is None or last is None or poor is None or rich is None:
+        return None
+    if not first <= limits.other_task_likeness < last or rich - poor >= limits.reward_gain:
+        return None
+    return (
+        f"what is said to different tasks became {last:.0%} alike, from {first:.0%}, and earns no "
+        f"more ({poor:.3g}, now {rich:.3g}): the policy recites a template, whatever it is asked. "
+        "Entropy does not show this. Leave out groups that teach nothing (curation.filter), add a "
+        "KL term, or lower learn.optimizer.learning_rate"
+    )
+
+
+def component_falls(lines: Sequence[Line], limits: Thresholds) -> str | None:
+    """Say whether the reward rises while one of its parts falls: it may be gamed by the others."""
+    poor, rich = _ends(lines, "reward/mean", limits.window)
+    if poor is None or rich is None or rich - poor < limits.reward_gain:
+        return None
+    for name in sorted({n for line in lines[-limits.window :] for n in line}):
+        first, last = _ends(lines, name, limits.window) if _is_part(name) else (None, None)
+        if first is None or last is None or first <= 0 or last >= limits.component_left * first:
+            continue
+        return (
+            f"the reward rose from {poor:.3g} to {rich:.3g} while {name} fell from {first:.3g} to "
+            f"{last:.3g}: look at trajectories with a high reward, whether they still do what is "
+            "wanted; if so give that part more weight. A part that should fall is no sign"
+        )
+    return None
+
+
 RULES: Mapping[str, Callable[[Sequence[Line], Thresholds], str | None]] = {
     "zero_advantage": zero_advantage,
     "entropy_collapse": entropy_collapse,
     "heldout_falls": heldout_falls,
     "length_bias": length_bias,
+    "template_collapse": template_collapse,
+    "component_falls": component_falls,
 }
 
 
@@ -131,6 +168,10 @@ class Watch:
             if self.stops:
                 raise LearnError(f"{text}. To go on all the same, set diagnostics.action: warn")
             self.say(text)
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith("component/")
 
 
 def _mean(lines: Sequence[Line], name: str, least: int) -> float | None:

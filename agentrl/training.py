@@ -50,6 +50,7 @@ from agentrl.rollout.curation.curated_step import Curated
 from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.drafts.play import DraftedPlay
 from agentrl.rollout.figures import rollout_figures
+from agentrl.rollout.likeness import likeness_figures
 from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
@@ -329,6 +330,7 @@ class _Loop:
             "seconds/learn": ended - collected,
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
             **rollout_figures(trees),
+            **likeness_figures(trees),
             **cap_figures(group.order for group in batch.groups),
             **curated.figures,
             **self.gate.figures(),

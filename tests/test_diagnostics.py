@@ -26,11 +26,14 @@ HEALTHY: dict[str, Figure] = {
     "entropy": lambda x: 1.2 - 0.8 * x,
     "lengths/sampled_mean": lambda x: 100 + 150 * x,
 }
+LEVEL: dict[str, Figure] = {"reward/mean": 0.4, "lengths/sampled_mean": 100}
 SIGNS: dict[str, dict[str, Figure]] = {
     "zero_advantage": {"advantage/zero_fraction": lambda x: 0.5 + 0.5 * x},
     "entropy_collapse": {"entropy": lambda x: 1.2 * 0.01**x},
     "length_bias": {"lengths/sampled_mean": lambda x: 100 + 200 * x, "reward/mean": 0.4},
     "heldout_falls": {"heldout/reward": lambda x: 0.5 + x - 1.3 * x * x},
+    "template_collapse": {**LEVEL, "likeness/other_task": lambda x: 0.2 + 0.75 * x},
+    "component_falls": {"component/right": lambda x: 0.6 - 0.5 * x, "component/style": 0.1},
 }
 LONGER: dict[str, Figure] = {"lengths/sampled_mean": lambda x: 100 + 900 * x}
 BOTH_FALL: dict[str, Figure] = {
@@ -40,6 +43,19 @@ BOTH_FALL: dict[str, Figure] = {
 }
 RISES: dict[str, Figure] = {"heldout/reward": lambda x: 0.5 + 0.3 * x}
 NOTHING: dict[str, Figure] = {}
+NO_SIGN: dict[str, dict[str, Figure]] = {
+    "a template that earns": {"likeness/other_task": lambda x: 0.2 + 0.75 * x},
+    "alike from the beginning": {**LEVEL, "likeness/other_task": 0.9},
+    "alike, and not too much": {**LEVEL, "likeness/other_task": lambda x: 0.79 * x},
+    "a part that falls with the reward": {
+        "component/right": lambda x: 0.6 - 0.5 * x,
+        "reward/mean": lambda x: 0.6 - 0.5 * x,
+        "lengths/sampled_mean": 100,
+    },
+    "a part that falls a little": {"component/right": lambda x: 0.6 - 0.2 * x},
+    "a cost that grows": {"component/cost": lambda x: -0.1 - 0.5 * x},
+    "no part of the reward": {"rollout/tool_calls_mean": lambda x: 5 - 4.9 * x},
+}
 TEACHES_NOTHING: dict[str, Figure] = {"advantage/zero_fraction": 1.0}
 
 
@@ -72,6 +88,11 @@ def test_a_planted_sign_is_found_with_advice(name: str) -> None:
     assert found.name == name
     assert len(found.text) > 80
     assert names(lines[:4]) == [], "too few steps to tell"
+
+
+@pytest.mark.parametrize("case", NO_SIGN)
+def test_what_is_like_a_sign_and_is_none(case: str) -> None:
+    assert names(run(NO_SIGN[case])) == []
 
 
 def test_longer_and_better_is_no_bias() -> None:
@@ -113,4 +134,4 @@ def test_a_watch_can_stop_the_run() -> None:
 def test_the_config_has_every_threshold_and_its_default() -> None:
     section = DiagnosticsSection()
     assert Thresholds(**section.model_dump(exclude={"action"})) == Thresholds()
-    assert {*RULES} == {"zero_advantage", "entropy_collapse", "heldout_falls", "length_bias"}
+    assert RULES.keys() == SIGNS.keys()

@@ -1,6 +1,10 @@
 """Spending more on a task: votes, verifiers, tournaments, notes and plans; what that costs.
 
-Seen caught: MUTANTS
+Seen caught: the rarest answer; an empty one that votes; a score that is no number; too many that
+leave a tournament; one order, or one seed, for all votes; votes for a place instead of who stood
+there, or for place -1; votes on what has no result; PDR without its notes, with all, or submitting
+of its first round; SAGE submitting its first attempt, or without its plan; what broke shown to the
+verifier; other seeds than the evaluation's; questions that are not counted.
 """
 
 import asyncio
@@ -28,7 +32,13 @@ from agentrl.evaluation.scaling.catalogue import method_of
 from agentrl.evaluation.scaling.choosing import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.heard_env import hinted
 from agentrl.evaluation.scaling.methods import BestOf, Majority, Pdr, Rtv, Sage, Tournaments
-from agentrl.evaluation.scaling.notes import note_question, transcript, voted
+from agentrl.evaluation.scaling.notes import (
+    note_question,
+    plan_hint,
+    plan_question,
+    transcript,
+    voted,
+)
 from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.evaluation.scaling.tournament import (
     Tournament,
@@ -121,14 +131,22 @@ def test_a_tournament_keeps_as_many_as_it_should(
 
 def test_a_taste_for_a_place_cancels_out() -> None:
     """A judge that always takes the first shown gives each half of the votes."""
-    orders = [shown_order((7, 8), vote, 1) for vote in range(8)]
-    assert orders[:2] == [(8, 7), (7, 8)]
+    orders = [shown_order((7, 8), vote) for vote in range(8)]
+    assert orders[:2] == [(7, 8), (8, 7)]
     assert Counter(order[0] for order in orders) == {7: 4, 8: 4}
     wins = Counter(
         played(2, lambda order, seed: 0, votes=8, seed=seed).survivors[0] for seed in range(400)
     )
     assert 140 < wins[0] < 260
-    assert [shown_order((1, 2, 3), vote, 0)[0] for vote in range(4)] == [1, 2, 3, 1]
+    assert [shown_order((1, 2, 3), vote)[0] for vote in range(4)] == [1, 2, 3, 1]
+
+
+def test_who_meets_whom_is_drawn() -> None:
+    """A fixed bracket would always let the same two meet first."""
+    meetings = {
+        played(4, lambda order, seed: 0, seed=s).comparisons[0].contenders for s in range(9)
+    }
+    assert len(meetings) > 3
 
 
 def test_votes_are_counted() -> None:
@@ -410,6 +428,13 @@ def rollouts(reply: Any = talk, context: int = 4000) -> Rollouts:
     )
 
 
+def prompts(first: str) -> int:
+    """Return the tokens of what SAGE asks: an attempt, a plan after it, an attempt with that."""
+    said_first = (Message("user", "task 0"), Message("assistant", first))
+    question = plan_question(said_first, limit_chars=12_000)
+    return sum(len(text) + 1 for text in ("task 0", question, f"task 0\n\n{plan_hint('say k')}"))
+
+
 def test_sage_costs_both_attempts_and_the_plan() -> None:
     Lock.resets = 0
     report = scaled(Sage(), "sage")
@@ -426,7 +451,10 @@ def test_sage_costs_both_attempts_and_the_plan() -> None:
     assert figures.costs["tokens per task"] == pytest.approx(first + plan + second)
     assert figures.costs["of them notes, votes and plans"] == plan
     assert figures.costs["times one attempt"] == pytest.approx((first + plan + second) / first)
-    assert figures.costs["money per task"] > figures.costs["tokens per task"] + 2 * len("task 0")
+    # Each token costs one: those of the three contexts, and what was sampled.
+    right, wrong = (prompts("k") + 2, prompts("no") + 3)
+    sampled = figures.plain.mean * right + (1 - figures.plain.mean) * wrong + plan + second
+    assert figures.costs["money per task"] == pytest.approx(sampled)
     assert figures.to_json()["tasks"][0] == {"task": "t0", "plan": "say k"}
 
 

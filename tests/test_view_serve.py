@@ -74,7 +74,7 @@ def test_only_who_knows_the_token_gets_anything(live: LiveRun) -> None:
 
     app = app_of(live, token=TOKEN, name="made")
     with TestClient(app) as client:
-        for path in ("/", "/index", "/story/0"):
+        for path in ("/", "/index", "/live", "/story/0"):
             for wrong in ("", "?token=", "?token=guess"):
                 assert client.get(path + wrong).status_code == 403, path + wrong
             answer = client.get(f"{path}?token={TOKEN}")

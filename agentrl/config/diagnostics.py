@@ -24,3 +24,8 @@ class DiagnosticsSection(Section):
     """Most times longer than in the first window that trajectories may get without more reward."""
     reward_gain: float = Field(default=0.02, ge=0)
     """Less than this is not more reward."""
+    other_task_likeness: float = Field(default=0.8, ge=0, le=1)
+    """Most that trajectories of different tasks may come to be alike without more reward."""
+    component_left: float = Field(default=0.5, ge=0, le=1)
+    """Least share of a reward component's first window that has to be left while the reward rises;
+    0 looks at none."""

@@ -7,11 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.evaluation.interval import Estimate
+from agentrl.view.live import is_stuck
 from agentrl.view.standing import Standing
 
 SHOWN_FLYING = 8
-STUCK_S = 60.0
-"""Without a record for so long, a trajectory is called stuck."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
@@ -115,7 +114,7 @@ def _flying(standing: Standing) -> Table:
     for heading in ("turns", "used", "quiet"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in flying[:SHOWN_FLYING]:
-        is_stuck = one.quiet_s is not None and one.quiet_s >= STUCK_S
+        stuck = is_stuck(one)
         quiet = "" if one.quiet_s is None else span(one.quiet_s)
         table.add_row(
             str(one.group),
@@ -123,6 +122,6 @@ def _flying(standing: Standing) -> Table:
             Text(one.task[:40]),
             str(one.turns),
             span(one.used_s),
-            Text(f"{quiet} stuck" if is_stuck else quiet, style="red" if is_stuck else ""),
+            Text(f"{quiet} stuck" if stuck else quiet, style="red" if stuck else ""),
         )
     return table

@@ -6,6 +6,7 @@ On the loopback device alone, and only for who knows the token in the address.
 import hashlib
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,9 @@ from agentrl.store.reader import GroupFacts
 from agentrl.view.choice import Steps
 from agentrl.view.document import TITLE, dump, index_of, template
 from agentrl.view.index import GroupRow
+from agentrl.view.live import live_of
 from agentrl.view.source import RunSource
+from agentrl.view.standing import Watch
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 HOST = "127.0.0.1"
+LOOK_S = 1.0
+"""Least time between two looks at how a run stands."""
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 
@@ -40,6 +45,8 @@ class LiveRun:
         self._index = ""
         self.tag = ""
         """Of the latest index: another one for another index."""
+        self._watch = Watch(source)
+        self._looked: tuple[float, str] | None = None
 
     def index(self) -> str:
         """Return the tables as JSON."""
@@ -50,6 +57,14 @@ class LiveRun:
                 self.tag = f'"{hashlib.sha256(self._index.encode()).hexdigest()[:32]}"'
                 self._seen = seen
             return self._index
+
+    def live(self) -> str:
+        """Return how the run stands as JSON; many readers share one look."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._looked is None or now_s - self._looked[0] >= LOOK_S:
+                self._looked = (now_s, dump(live_of(self._watch.look(now_s=now_s))))
+            return self._looked[1]
 
     def story(self, group: int) -> str | None:
         """Return a group's story as JSON; None where there is none."""
@@ -79,7 +94,7 @@ class LiveRun:
 
 
 def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
-    """Return the application: the page, its tables, and a story by its group."""
+    """Return the application: the page, its tables, how the run stands, a story by its group."""
     from html import escape
 
     from starlette.applications import Starlette
@@ -115,6 +130,12 @@ def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
             return Response(status_code=304, headers=headers)
         return Response(text, media_type="application/json", headers=headers)
 
+    async def live(request: "Request") -> "Response":
+        if not is_known(request):
+            return refused()
+        text = await run_in_threadpool(run.live)
+        return Response(text, media_type="application/json", headers=_HEADERS)
+
     async def story(request: "Request") -> "Response":
         if not is_known(request):
             return refused()
@@ -124,7 +145,12 @@ def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
         return Response(text, media_type="application/json", headers=_HEADERS)
 
     return Starlette(
-        routes=[Route("/", page), Route("/index", index), Route("/story/{group:int}", story)],
+        routes=[
+            Route("/", page),
+            Route("/index", index),
+            Route("/live", live),
+            Route("/story/{group:int}", story),
+        ],
         # A page elsewhere may give its own name our address; it does not get past its own name.
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost", "testserver"]),

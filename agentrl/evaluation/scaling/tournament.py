@@ -61,9 +61,9 @@ def groups_of(
     return groups, tuple(contenders[at:])
 
 
-def shown_order(group: tuple[int, ...], vote: int, first: int) -> tuple[int, ...]:
+def shown_order(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
     """Return the order a group is shown in for one of its votes: every vote moves it by one."""
-    turn = (first + vote) % len(group)
+    turn = vote % len(group)
     return (*group[turn:], *group[:turn])
 
 
@@ -108,10 +108,9 @@ async def tournament(
         for group in groups:
             live = tuple(one for one in group if has_result(one)) or group[:1]
             cast: list[int] = []
-            first = rng.randrange(len(live))
             seeds = [rng.randrange(2**31) for _ in range(votes)]
             for ballot in range(votes if len(live) > 1 else 0):
-                order = shown_order(live, ballot, first)
+                order = shown_order(live, ballot)
                 said = await vote(order, seeds[ballot])
                 if said is not None and 0 <= said < len(order):
                     cast.append(order[said])

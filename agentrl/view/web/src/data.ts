@@ -188,6 +188,43 @@ export async function servedIndex(): Promise<Index | null> {
   return (await answer.json()) as Index;
 }
 
+/** How a served run stands; times in seconds, shares of 1. */
+export interface Live {
+  phase: "running" | "ended" | "killed";
+  step: number;
+  steps: number | null;
+  leftS: number | null;
+  stepS: number | null;
+  tokensPerS: number | null;
+  reward: { step: number; mean: number; groups: number; low: number | null; high: number | null } | null;
+  learning: number | null;
+  shares: { policy: number; world: number; other: number } | null;
+  age: { mean: number; max: number | null } | null;
+  failures: Record<string, number>;
+  ended: number;
+  groups: Record<string, number>;
+  flying: number;
+  stuck: number;
+  slowest: Flying[];
+}
+
+export interface Flying {
+  group: number;
+  sample: number;
+  task: string;
+  turns: number;
+  usedS: number;
+  quietS: number | null;
+  isStuck: boolean;
+}
+
+/** Returns how a served run stands now. */
+export async function servedLive(): Promise<Live> {
+  const answer = await fetch(`live${location.search}`, { cache: "no-store" });
+  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  return (await answer.json()) as Live;
+}
+
 const chunks = new Map<number, Promise<Story[]>>();
 const KEPT_CHUNKS = 12;
 

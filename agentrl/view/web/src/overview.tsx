@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Chart, type Series } from "./chart";
 import type { Run } from "./data";
 import { count, interval, number, seconds, whole, words } from "./format";
+import { LiveView } from "./live";
 
 function columnOf(run: Run, name: string): Series | null {
   const { metrics } = run.index;
@@ -56,6 +57,7 @@ export function Overview({ run }: { run: Run }) {
         <h1>{index.run.name}</h1>
         <p class="muted">{index.run.env}</p>
       </header>
+      {run.served && <LiveView />}
       <dl class="facts">
         {facts.map(([name, value]) => (
           <div key={name}>

@@ -1,0 +1,67 @@
+"""How a run stands, as JSON for the served page. A pure function of `Standing`."""
+
+import math
+from typing import Any
+
+from agentrl.evaluation.interval import Estimate
+from agentrl.view.standing import Flying, Standing
+
+SHOWN_FLYING = 20
+STUCK_S = 60.0
+"""Without a record for so long, a trajectory is called stuck."""
+
+
+def live_of(standing: Standing) -> dict[str, Any]:
+    """Return what the page shows of a run that may go on; times are seconds, shares of 1."""
+    figures, shares = standing.figures, standing.shares
+    return {
+        "phase": standing.phase,
+        "step": standing.step,
+        "steps": standing.steps,
+        "leftS": standing.left_s,
+        "stepS": standing.step_s,
+        "tokensPerS": figures.get("tokens_per_s"),
+        "reward": _reward(standing),
+        "learning": standing.learning,
+        "shares": None
+        if shares is None
+        else {"policy": shares.policy, "world": shares.world, "other": shares.other},
+        "age": {"mean": figures["age/mean"], "max": figures.get("age/max")}
+        if "age/mean" in figures
+        else None,
+        "failures": dict(standing.failures),
+        "ended": standing.ended,
+        "groups": dict(sorted(standing.groups.items())),
+        "flying": len(standing.flying),
+        "stuck": sum(map(is_stuck, standing.flying)),
+        "slowest": [_flying(one) for one in standing.flying[:SHOWN_FLYING]],
+    }
+
+
+def is_stuck(one: Flying) -> bool:
+    """Return whether a trajectory has not moved for too long."""
+    return one.quiet_s is not None and one.quiet_s >= STUCK_S
+
+
+def _reward(standing: Standing) -> dict[str, Any] | None:
+    if not standing.rewards:
+        return None
+    step, last = standing.rewards[-1]
+    return {"step": step, "mean": last.mean, "groups": last.tasks, **_ends(last)}
+
+
+def _ends(estimate: Estimate) -> dict[str, float | None]:
+    known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
+    return {"low": estimate.low if known else None, "high": estimate.high if known else None}
+
+
+def _flying(one: Flying) -> dict[str, Any]:
+    return {
+        "group": one.group,
+        "sample": one.sample,
+        "task": one.task,
+        "turns": one.turns,
+        "usedS": one.used_s,
+        "quietS": one.quiet_s,
+        "isStuck": is_stuck(one),
+    }

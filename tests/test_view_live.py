@@ -1,0 +1,175 @@
+"""How a served run stands: what is told of it, and the page that shows it, in a real browser.
+
+Seen caught: stuck after more than a minute alone; a list without an end; the oldest reward;
+infinite JSON; a look per reader; one look for ever; told without the token.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agentrl.evaluation.interval import Estimate
+from agentrl.view.choice import Steps
+from agentrl.view.live import SHOWN_FLYING, live_of
+from agentrl.view.serve import LiveRun
+from agentrl.view.source import RunSource
+from agentrl.view.standing import Flying, Shares, Standing
+from benchmarks.made_run import MadeRun
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WAIT_MS = 60_000
+
+
+def flying(number: int, quiet_s: float | None) -> Flying:
+    return Flying(group=7, sample=number, task=f"t{number}", turns=2, used_s=9.0, quiet_s=quiet_s)
+
+
+def standing(**changes: object) -> Standing:
+    one = Estimate(mean=0.5, low=0.25, high=0.75, tasks=4)
+    settings: dict[str, object] = {
+        "name": "run",
+        "phase": "running",
+        "step": 3,
+        "steps": 10,
+        "figures": {"tokens_per_s": 120.0, "age/mean": 0.5, "age/max": 2.0},
+        "step_s": 4.0,
+        "rewards": [(2, one), (3, one)],
+        "learning": 0.25,
+        "shares": Shares(policy=0.5, world=0.3, other=0.2),
+        "failures": {"tool": 2},
+        "ended": 40,
+        "groups": {"trained": 3, "open": 1},
+        "flying": [flying(0, 60.0), flying(1, 59.9), flying(2, None)],
+    }
+    return Standing(**(settings | changes))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_standing_is_told() -> None:
+    told = live_of(standing())
+    assert told == {
+        "phase": "running",
+        "step": 3,
+        "steps": 10,
+        "leftS": 28.0,
+        "stepS": 4.0,
+        "tokensPerS": 120.0,
+        "reward": {"step": 3, "mean": 0.5, "groups": 4, "low": 0.25, "high": 0.75},
+        "learning": 0.25,
+        "shares": {"policy": 0.5, "world": 0.3, "other": 0.2},
+        "age": {"mean": 0.5, "max": 2.0},
+        "failures": {"tool": 2},
+        "ended": 40,
+        "groups": {"open": 1, "trained": 3},
+        "flying": 3,
+        "stuck": 1,
+        "slowest": [
+            {
+                "group": 7,
+                "sample": number,
+                "task": f"t{number}",
+                "turns": 2,
+                "usedS": 9.0,
+                "quietS": quiet_s,
+                "isStuck": quiet_s == 60.0,
+            }
+            for number, quiet_s in enumerate((60.0, 59.9, None))
+        ],
+    }
+
+
+def test_what_is_not_known_is_null() -> None:
+    alone = Estimate(mean=0.5, low=-math.inf, high=math.inf, tasks=1)
+    told = live_of(standing(figures={}, shares=None, rewards=[(1, alone)], step_s=None))
+    assert (told["tokensPerS"], told["age"], told["shares"], told["leftS"]) == (None,) * 4
+    assert told["reward"] == {"step": 1, "mean": 0.5, "groups": 1, "low": None, "high": None}
+    assert live_of(standing(rewards=[]))["reward"] is None
+    json.dumps(told, allow_nan=False)
+
+
+def test_the_list_of_the_slowest_is_bounded() -> None:
+    told = live_of(standing(flying=[flying(n, 61.0) for n in range(50)]))
+    assert (told["flying"], told["stuck"], len(told["slowest"])) == (50, 50, SHOWN_FLYING)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs") / "made"
+    return MadeRun(folder=place, groups=10, open_groups=1, size=4).make()
+
+
+def test_many_readers_share_one_look(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is known from the second look on, which comes a second later."""
+    now_s = [100.0]
+    monkeypatch.setattr("agentrl.view.serve.time.monotonic", lambda: now_s[0])
+    with RunSource(folder) as source:
+        live = LiveRun(source, steps=Steps())
+        first = live.live()
+        now_s[0] += 0.5
+        assert live.live() is first
+        now_s[0] += 70.0
+        told = json.loads(live.live())
+    assert [one["quietS"] for one in json.loads(first)["slowest"]] == [None] * 4
+    assert [one["quietS"] for one in told["slowest"]] == [70.5] * 4
+    assert (told["stuck"], told["failures"]) == (4, {"tool": 2})
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "agentrl.cli", "view", str(folder)]
+    command += ["--serve", "--port", "0", "--no-open"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+@pytest.fixture
+def served(address: str) -> Iterator["Page"]:
+    from playwright.sync_api import sync_playwright
+
+    from agentrl_envs.web.browser.chromium import find
+
+    with sync_playwright() as playwright:
+        # Our own server in it, and nothing else.
+        browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox"])
+        opened = browser.new_page(color_scheme="dark", viewport={"width": 1280, "height": 900})
+        opened.set_default_timeout(WAIT_MS)
+        wrong: list[str] = []
+        opened.on("console", lambda message: wrong.append(message.text))
+        opened.on("pageerror", lambda error: wrong.append(str(error)))
+        opened.goto(address)
+        yield opened
+        browser.close()
+        assert wrong == []
+
+
+@pytest.mark.chromium
+def test_the_served_page_shows_how_the_run_stands(served: "Page") -> None:
+    served.wait_for_selector(".standing")
+    said = served.inner_text(".standing")
+    for words in (
+        "ended, step 3 of 3",
+        "2 of 40 2 tool",
+        "trains 25 %",
+        "waits for groups 75 %",
+        "policy 54 %",
+        "environment 6 %",
+        "1 version at most 1",
+        "4 trajectories left open",
+    ):
+        assert words in " ".join(said.split()), words
+    served.click(".standing summary")
+    served.click(".slowest a >> nth=0")
+    served.wait_for_selector("main:has-text('Group')")
+    assert "#/group/" in served.url
