@@ -50,9 +50,9 @@ from agentrl.rollout.curation.curated_step import Curated
 from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.drafts.play import DraftedPlay
 from agentrl.rollout.figures import rollout_figures
-from agentrl.rollout.likeness import likeness_figures
 from agentrl.rollout.gate.batch import Batch
 from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.likeness import likeness_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.run_folder import RunFolder
 from agentrl.run_id import new_run_id, using_run_id
