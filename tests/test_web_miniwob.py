@@ -1,7 +1,7 @@
 """MiniWoB++: its 130 pages as tasks, each of which begins, goes on and ends; who can play, wins.
 
 Mutants seen caught: any reward above 0 pays in full; a page that is not done pays; files from
-outside the pages are served.
+outside the pages are served; a script that ends early is put into a page.
 """
 
 from collections.abc import AsyncGenerator

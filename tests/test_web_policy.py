@@ -1,7 +1,7 @@
 """Where a page may go, on the text of an address.
 
 Mutants seen caught: credentials let through, the port left out of an origin, a backslash let
-through, the host compared by its end.
+through, the host compared by its end, only `javascript:` refused by its kind.
 """
 
 import pytest

@@ -1,6 +1,8 @@
 """Pages made ahead and kept, and browsers that hold too much.
 
-Mutants seen caught: see the end of this docstring.
+Mutants seen caught: a used page for an episode that may not have one; a broken page handed out; the
+latest page making room and not the oldest; a world for loading that stays open; browsers that have
+grown go on; only the outermost process is counted; several pages wait where one does.
 """
 
 import asyncio

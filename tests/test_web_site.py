@@ -1,6 +1,7 @@
 """A site of one's own: what is asked of it, what becomes of the answers, who judges.
 
-Mutants seen caught: see the list at the end of this docstring.
+Mutants seen caught: redirects followed here; cookies kept here; any origin asked; one cookie of
+several; a reward of 0 that does not end it.
 """
 
 import asyncio
