@@ -4,8 +4,8 @@ The agent has no more than the tools; a page has whatever Chromium gives to page
 nothing of this machine is reached, nothing of another episode is seen, a page that hangs or eats
 everything fails its own episode and no other one.
 
-Mutants seen caught: the world of an episode is asked for any origin; cookies stay for the next episode;
-dialogs without end.
+Mutants seen caught: the world of an episode is asked for any origin; cookies stay for the next
+episode; dialogs without end.
 """
 
 import asyncio

@@ -104,9 +104,6 @@ def _(scene: Scene) -> Action:
 
 @plays("click-pie", "click-pie-nodelay")
 def _(scene: Scene) -> Action:
-    # It unfolds for half a second, and what is on it moves meanwhile.
-    if len(scene.calls) == 1:
-        return call("wait", milliseconds=1000)
     name = scene.quoted[0] if scene.calls else "+"
     return click(scene.page.find("label", name))
 
