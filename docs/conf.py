@@ -12,7 +12,6 @@ sys.path[:0] = [str(ROOT / place) for place in (".", "envs", "tools", "sandbox")
 
 project = "agentrl"
 author = "the agentrl authors"
-project_copyright = "Apache-2.0"
 release = importlib.metadata.version("agentrl")
 
 extensions = [
@@ -37,6 +36,7 @@ html_theme = "furo"
 html_title = f"agentrl {release}"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 
 def setup(app: Any) -> None:

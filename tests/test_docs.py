@@ -4,7 +4,11 @@ Python runs from top to bottom of a page, in one namespace; YAML is loaded as a 
 small one where it is a part of one; `agentrl` runs, and where that would take minutes or a terminal
 its arguments are parsed and its config is loaded. tests/pages.py has the marks.
 
-MUTANTS
+Mutants seen caught, of pages: a key or a value of YAML misspelt, an option, a config, a script or a
+make target that is not there, other output, a name that does not exist, one given too few, broken
+JSON, a mark misspelt or without a reason, a command hidden in `text`, a block without a language, a
+link to no heading or no file, a page in no list. Of what reads them: marks found in mid-line, lines
+counted from 0, tables of contents taken for code, continued lines cut.
 """
 
 import ast
@@ -40,6 +44,8 @@ from tests.test_cli import agentrl
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(page.relative_to(ROOT)): blocks(page, ROOT) for page in pages(ROOT)}
+ELSEWHERE = {"docs/tutorial.md": "tests/test_tutorial.py"}
+"""Pages that another test runs, whole."""
 SMALL = """
 run: {name: quickstart, steps: 2, threads: 1}
 env: {id: reasoning/ChainSum-v0, kwargs: {difficulty: 0}}
@@ -267,7 +273,12 @@ def reader(
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=needs(page)) for page, found in PAGES.items() if found]
+    "page",
+    [
+        pytest.param(page, marks=needs(page))
+        for page, found in PAGES.items()
+        if found and page not in ELSEWHERE
+    ],
 )
 def test_the_page_runs(page: str, reader: Reader) -> None:
     for block in PAGES[page]:
@@ -301,6 +312,7 @@ def test_what_is_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         for block in found
         if block.marks.keys() & {"not run", "run by"}
     ]
+    rows += [(page, f"run by {test}") for page, test in ELSEWHERE.items()]
     rows += [(f"agentrl {name} {option}", f"parsed: {why}") for name, (option, why) in DRY.items()]
     with capsys.disabled():
         print("\nblocks of the documentation that no page's test runs:")  # noqa: T201
