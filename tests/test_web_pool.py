@@ -208,7 +208,7 @@ async def test_a_browser_that_has_grown_is_replaced_between_episodes(
 ) -> None:
     """Episodes that are on it go on to their end; with a cgroup, and where there is none."""
     if not cgroup:
-        monkeypatch.setattr("agentrl_envs.web.browser.launch.Cgroups.find", lambda: None)
+        monkeypatch.setattr("agentrl_sandbox.program.Cgroups.find", lambda: None)
     pool = await BrowserPool.open(BrowserSettings(warm=0, call_s=60))
     try:
         one, two, three = (WebEnv(pack=PagesPack(), browser=pool) for _ in range(3))
