@@ -1,11 +1,11 @@
-"""The numbers of a run, step by step: `metrics.jsonl` always, TensorBoard where it is wanted."""
+"""The numbers of a run, step by step: `metrics.jsonl` always, other places where wanted."""
 
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from agentrl.atomic import write_text
 from agentrl.errors import ConfigError
@@ -18,10 +18,22 @@ NOT_FINITE = "metrics/not_finite"
 """How many figures of a line are NaN or infinite; only on lines that have some."""
 
 
-class MetricsWriter:
-    """Appends to a run's metrics. The one owner of both sinks; close it, or use it in `with`."""
+class Sink(Protocol):
+    """Another place for a run's numbers."""
 
-    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        """Take the finite figures of a step."""
+        ...
+
+    def close(self) -> None:
+        """Finish. Idempotent."""
+        ...
+
+
+class MetricsWriter:
+    """Appends to a run's metrics. The one owner of its sinks; close it, or use it in `with`."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool, sinks: Sequence[Sink] = ()) -> None:
         self.not_finite = 0
         """How many figures were NaN or infinite so far."""
         self._path = folder / FILE
@@ -29,6 +41,7 @@ class MetricsWriter:
         self._purge_step: int | None = None
         self._lines: TextIO | None = None
         self._board: SummaryWriter | None = None
+        self._sinks = tuple(sinks)
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Append one line; it is with the operating system when this returns.
@@ -48,10 +61,12 @@ class MetricsWriter:
         lines.write(json.dumps(line, allow_nan=False) + "\n")
         lines.flush()
         self._write_board(step, finite)
+        for sink in self._sinks:
+            sink.write(step, finite)
 
     def truncate_after(self, step: int) -> None:
         """Forget what was written of later steps: a run resumed at `step` does them again."""
-        self._close_sinks()
+        self._close_files()
         self._purge_step = step + 1
         if not self._path.exists():
             return
@@ -59,8 +74,10 @@ class MetricsWriter:
         write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def close(self) -> None:
-        """Close both sinks. Idempotent."""
-        self._close_sinks()
+        """Close every sink. Idempotent."""
+        self._close_files()
+        for sink in self._sinks:
+            sink.close()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +103,7 @@ class MetricsWriter:
         for name, value in finite.items():
             self._board.add_scalar(name, value, step)
 
-    def _close_sinks(self) -> None:
+    def _close_files(self) -> None:
         if self._lines is not None:
             self._lines.close()
         if self._board is not None:

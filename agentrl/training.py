@@ -62,6 +62,7 @@ from agentrl.scheduler import Schedule, check_failures
 from agentrl.scope import run_scope
 from agentrl.simulate.trace import FILE as TRACE_FILE
 from agentrl.simulate.trace import append_costs
+from agentrl.spans import Spans
 from agentrl.store.run import RunStore
 from agentrl.summary import Summary
 from agentrl.task import Task
@@ -185,6 +186,7 @@ async def _train(
                     vocabulary=vocabulary,
                     stored=checkpoints.read(wiring.DRAFTS),
                 )
+                spans = wiring.spans(config)
                 gate = wiring.gate(
                     config,
                     rollouts,
@@ -197,6 +199,7 @@ async def _train(
                         config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
                     ),
                     drafts=drafts,
+                    spans=spans,
                 )
                 loop = _Loop(
                     schedule=wiring.schedule(config),
@@ -214,9 +217,17 @@ async def _train(
                     curation=curation,
                     drafts=drafts,
                     watch=wiring.watch(config, progress.say),
+                    spans=spans,
                     position=sampler.position,
                 )
-                with MetricsWriter(folder.path, tensorboard=config.metrics.tensorboard) as writer:
+                with (
+                    spans or nullcontext(),
+                    MetricsWriter(
+                        folder.path,
+                        tensorboard=config.metrics.tensorboard,
+                        sinks=wiring.sinks(config, folder.path),
+                    ) as writer,
+                ):
                     writer.truncate_after(trainer.version)
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
@@ -268,6 +279,7 @@ class _Loop:
     curation: GatedCuration | None
     drafts: DraftedPlay | None
     watch: Watch | None
+    spans: Spans | None
     position: int
     """How many tasks the steps that are done have used."""
 
@@ -282,6 +294,8 @@ class _Loop:
                 while self.trainer.version < self.schedule.steps:
                     figures = await self._step()
                     writer.write(self.trainer.version, figures)
+                    if self.spans is not None:
+                        self.spans.step(self.trainer.version, figures)
                     self._look(figures)
                     phase.advance(1, figures)
                     if self.schedule.checkpoints_after(self.trainer.version):

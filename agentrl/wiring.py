@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.run import RunConfig, SandboxSection
+from agentrl.config.schema import plain
 from agentrl.credit import CreditLog
 from agentrl.diagnostics import Thresholds, Watch
 from agentrl.env import Env
 from agentrl.evaluation.budget import Budget, Prices
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.evaluation.stopping import HalfWidth
+from agentrl.metrics import Sink
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
 from agentrl.rollout.caps import Caps, CapSchedule, capped
@@ -38,11 +40,13 @@ from agentrl.sampler import TaskSampler, heldout_tasks
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
 from agentrl.scheduler import Chains, Order, Schedule
 from agentrl.seeds import derive
+from agentrl.spans import Spans
 from agentrl.split_guard import Overlap, check_overlap, find_overlap
 from agentrl.store.codec import pack, unpack
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
+from agentrl.wandb_sink import WandbSink
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -115,6 +119,20 @@ def watch(config: RunConfig, say: Callable[[str], None]) -> Watch | None:
         return None
     limits = Thresholds(**section.model_dump(exclude={"action"}))
     return Watch(limits, stops=section.action == "stop", say=say)
+
+
+def sinks(config: RunConfig, folder: Path) -> tuple[Sink, ...]:
+    """Return where numbers go besides the run's folder; they are opened."""
+    section = config.metrics.wandb
+    if section is None:
+        return ()
+    shown = plain(config)
+    return (WandbSink(folder, name=config.run.name, config=shown, **section.model_dump()),)
+
+
+def spans(config: RunConfig) -> Spans | None:
+    """Return what makes spans of the run, or None where none are wanted."""
+    return Spans.open(config.run.name) if config.metrics.opentelemetry else None
 
 
 def sandbox_settings(section: SandboxSection) -> SandboxSettings:
@@ -320,6 +338,7 @@ def gate(
     trees: "GatedTrees | None" = None,
     drafts: DraftedPlay | None = None,
     curation: GatedCuration | None = None,
+    spans: Spans | None = None,
 ) -> Gate:
     """Return what makes batches of tasks, for a trainer that is at `version`.
 
@@ -342,6 +361,7 @@ def gate(
     source: Callable[[int], Sequence[Task | Order]] = tasks if curation is None else curation.tasks
     if (caps := cap_schedule(config)) is not None:
         source = capped(source, caps, lambda: rollouts.engine.version)
+    hooks = None if curation is None else curation.hooks
     for group in groups:
         repeats.of(group.number, group.tree.task.id, step=group.number // per_step)
     made = rollouts.gate(
@@ -352,7 +372,7 @@ def gate(
         alarms=alarms(config),
         topology=trees or Chains(redundancy=config.rollout.redundancy),
         play=drafts if trees is None else trees.play,
-        hooks=None if curation is None else curation.hooks,
+        hooks=hooks if spans is None else spans.heard(hooks),
         on_stuck=on_stuck,
         version=version,
         recorder=None if record is None else record.recorder,

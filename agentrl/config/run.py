@@ -307,11 +307,30 @@ class SandboxSection(Section):
     """How much all sessions together may ask of the machine."""
 
 
+class WandbSection(Section):
+    """Numbers go to Weights & Biases, too; needs `agentrl[wandb]`."""
+
+    project: str = "agentrl"
+    """Of W&B."""
+    mode: Literal["online", "offline"] = "online"
+    """`offline` writes into the run's folder; `wandb sync` sends it later."""
+    entity: str | None = None
+    """User or team; null is the one that is logged in."""
+    group: str | None = None
+    """Runs that belong together."""
+    tags: tuple[str, ...] = ()
+    """Of the run."""
+
+
 class MetricsSection(Section):
     """Where the numbers go besides `metrics.jsonl`."""
 
     tensorboard: bool = True
     """Also write TensorBoard event files into the run's folder."""
+    wandb: WandbSection | None = None
+    """Also send them to Weights & Biases."""
+    opentelemetry: bool = False
+    """Send steps and trajectories as OpenTelemetry spans; needs `agentrl[otel]`."""
 
 
 class RunConfig(Section):
