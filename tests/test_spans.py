@@ -1,4 +1,8 @@
-"""Spans of a run, through OpenTelemetry's own SDK and its exporter to memory."""
+"""Spans of a run, through OpenTelemetry's own SDK and its exporter to memory.
+
+Seen caught: waiting that ends when learning does; what broke as no error; other hooks that hear
+nothing; spans that belong to no run.
+"""
 
 import time
 

@@ -1,4 +1,8 @@
-"""W&B's own package, offline: what it keeps of a run is read back by its own records' type."""
+"""W&B's own package, offline: what it keeps of a run is read back by its own records' type.
+
+Seen caught: a resumed run as another one; lines without a step of their own; a key that counts as
+used because it was sent.
+"""
 
 import json
 import struct
@@ -94,6 +98,8 @@ def test_every_line_arrives_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
         writer.truncate_after(1)
         writer.write(2, {"reward/mean": 0.8})
         writer.close()
+    # What its process has taken is on the disk when that has ended.
+    wandb.teardown()
     first, second = kept(before), kept(tmp_path / "wandb")
     assert lines(first) == [
         {"reward/mean": 0.5, "step": 1},
