@@ -2,7 +2,7 @@
 
 It trains for real, on fixed seeds: what it says of its curve is what is seen here.
 
-Mutants seen caught, of the page: a file that is not written, a learning rate of 0, an environment
+Mutants seen caught, of the page: a file that is not written, a learning rate near 0, an environment
 whose tool answers wrongly.
 """
 
