@@ -1,6 +1,7 @@
 """The commands as docs/cli.md shows them. Mutants seen caught: a group shown instead of what is
-below it; an argument that may be left out shown as required; a hidden command shown; a flag's second name left out; `|`
-not escaped; what is off shown as a default; commands of other distributions left out.
+below it; an argument that may be left out shown as required; a hidden command shown; a flag's
+second name left out; `|` not escaped; what is off shown as a default; commands of other
+distributions left out.
 """
 
 from pathlib import Path
