@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from math import isfinite
 from typing import Any
 
 from agentrl.trajectory import Node, Tree
@@ -12,7 +13,7 @@ HIDDEN_ID = -1
 """Stands for a token that is part of a secret."""
 _HIDDEN_TEXT = "\u2588"
 
-_DIGITS = 5
+_SHORT = "%.5g"
 
 
 def hidden_tokens(
@@ -45,6 +46,9 @@ def shown_nodes(
 
 def short(values: Sequence[float]) -> Any:
     """Return numbers with five digits; one for all where they are equal, None for NaN."""
+    if values and [*values].count(values[0]) == len(values):
+        # Most columns are: the versions of a turn, the advantages of a trajectory.
+        return _rounded(values[0])
     found = [_rounded(value) for value in values]
     return found[0] if found and all(value == found[0] for value in found) else found
 
@@ -73,8 +77,7 @@ def _indices(node: Node) -> range:
 
 
 def _rounded(value: float) -> float | None:
-    number = float(value)
-    if number != number or abs(number) == float("inf"):
+    number = float(_SHORT % value)
+    if not isfinite(number):
         return None
-    number = float(f"{number:.{_DIGITS}g}")
     return int(number) if number.is_integer() else number
