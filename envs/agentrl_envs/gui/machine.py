@@ -1,11 +1,15 @@
 """The hands of one episode: what the tool of a computer asks for, done on a desktop."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.errors import ToolError
 from agentrl_envs.gui.desktop import Desktop
 from agentrl_envs.gui.observation import Numbers
 from agentrl_tools.computer.computer import Button, Direction
+
+_PARTS = 8
+"""A covered element is tried at this many points less one, both ways."""
 
 
 class DesktopMachine:
@@ -18,7 +22,7 @@ class DesktopMachine:
     async def place(self, element: int) -> tuple[int, int]:
         """Return the middle of what is seen of an element.
 
-        `ToolError` where it is gone, off the screen, or behind another window.
+        `ToolError` where it is gone, off the screen, or all behind another program's window.
         """
         reference = self._numbers.reference(element)
         if reference is None:
@@ -26,12 +30,14 @@ class DesktopMachine:
         found = (await self._desktop.ask("locate", reference=list(reference))).body
         if "box" not in found:
             raise ToolError(f"[{element}] is not to be seen any more")
-        x, y = middle(found["box"], self._desktop.settings.width, self._desktop.settings.height)
-        if x is None or y is None:
+        settings = self._desktop.settings
+        spots = points(found["box"], settings.width, settings.height)
+        if not spots:
             raise ToolError(f"[{element}] is off the screen; scroll, or move its window")
-        if (cover := _cover(reference, found)) is not None:
-            raise ToolError(f"[{element}] is behind the window {cover!r}")
-        return x, y
+        covers = [_cover(reference, found, *spot) for spot in spots]
+        if None not in covers:
+            raise ToolError(f"[{element}] is behind the window {covers[0]!r}")
+        return spots[covers.index(None)]
 
     async def pointer(self) -> tuple[int, int]:
         """Return where the mouse is."""
@@ -63,21 +69,31 @@ class DesktopMachine:
         await self._desktop.ask("press", keys=keys)
 
 
-def middle(box: list[int], width: int, height: int) -> tuple[int | None, int | None]:
-    """Return the middle of the part of a box that is on a screen; None where nothing is."""
+def points(box: Sequence[int], width: int, height: int) -> list[tuple[int, int]]:
+    """Return points of the part of a box that is on a screen, its middle first; none if none is."""
     left, top, wide, high = box
     x1, x2 = max(0, left), min(width, left + wide)
     y1, y2 = max(0, top), min(height, top + high)
     if x2 <= x1 or y2 <= y1:
-        return None, None
-    return (x1 + x2 - 1) // 2, (y1 + y2 - 1) // 2
+        return []
+    parts = (4, *(part for part in range(1, _PARTS) if part != 4))
+    return [
+        (x1 + (x2 - x1 - 1) * across // _PARTS, y1 + (y2 - y1 - 1) * down // _PARTS)
+        for down in parts
+        for across in parts
+    ]
 
 
-def _cover(reference: tuple[str, str], found: dict[str, Any]) -> str | None:
-    """Return the title of a window of another program over an element, if one is there."""
-    if not found["top"]:
+def _cover(reference: tuple[str, str], found: Mapping[str, Any], x: int, y: int) -> str | None:
+    """Return the title of a window of another program over a point, if one is there."""
+    over = [
+        window
+        for window in found["windows"]
+        if 0 <= x - window["x"] < window["width"] and 0 <= y - window["y"] < window["height"]
+    ]
+    if not over:
         return None
-    top = found["top"][0]
+    top = over[-1]
     mine = str(top["id"]) == reference[1] if not reference[0] else top["pid"] == found["pid"]
     # What has no program to its name is part of the desktop: a menu, a frame.
     return None if mine or not top["pid"] else top["title"]

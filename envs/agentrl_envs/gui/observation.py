@@ -158,7 +158,7 @@ def described(
     for reference, depth, role, name, states, box, text, value, pid in seen["elements"]:
         while depths and depths[-1][0] >= depth:
             depths.pop()
-        node = _node(role, name, set(states), box, text, value, wants)
+        node = _node(role, name.strip(), set(states), box, text, value, wants)
         if node is None:
             continue
         if depth == 0:

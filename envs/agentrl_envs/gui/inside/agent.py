@@ -110,7 +110,7 @@ class Agent:
         }, b""
 
     def do_locate(self, reference: list[str]) -> Answer:
-        """Return where an element or a window is now, whose it is, and what is on top there."""
+        """Return where an element or a window is now, whose it is, and all windows."""
         windows = self._session.windows.all()
         if reference[0]:
             box = self._session.tree.box((reference[0], reference[1]), _LAYER_S)
@@ -120,12 +120,8 @@ class Agent:
             box, pid = (found[0][3:7], found[0].pid) if found else (None, 0)
         if box is None:
             return {}, b""
-        screen = self._session.screen
-        x1, x2 = max(0, box[0]), min(screen.width, box[0] + box[2])
-        y1, y2 = max(0, box[1]), min(screen.height, box[1] + box[3])
-        x, y = (x1 + x2 - 1) // 2, (y1 + y2 - 1) // 2
-        top = [window for window in windows if window.holds(x, y)][-1:]
-        return {"box": list(box), "pid": pid, "top": [one._asdict() for one in top]}, b""
+        shown = [window._asdict() for window in windows]
+        return {"box": list(box), "pid": pid, "windows": shown}, b""
 
     def do_pointer(self) -> Answer:
         """Return where the mouse is."""

@@ -11,6 +11,8 @@ _X_BUTTON = (4, 5)
 _X_MOTION = 6
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+_KEY_S, _TEXT_S = 0.02, 1.0
+"""Between two keys, and of a whole text at most: some programs miss keys that come at once."""
 _DRAG_STEPS = 8
 _DRAG_STEP_S = 0.02
 
@@ -62,12 +64,14 @@ class Hands:
 
     def type(self, text: str, rest: Callable[[], object]) -> None:
         """Type a text; `rest` waits until the programs have read what was typed."""
+        pause_s = min(_KEY_S, _TEXT_S / len(text))
         for number, part in enumerate(self._keyboard.parts(text)):
             if number:
                 rest()
             self._keyboard.prepare(part)
             for character in part:
                 self._strike(self._keyboard.character(character))
+                time.sleep(pause_s)
 
     def press(self, keys: list[str]) -> None:
         """Press keys together, released in the opposite order."""

@@ -1,13 +1,13 @@
 """Tasks in a form, a panel of buttons and a list: programs of our own, made anew by every seed."""
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from agentrl.env import Action
+from agentrl.env import Action, call
 from agentrl_envs.gui.inside.form import COMMAND, STATE
-from agentrl_envs.gui.tasks.moves import click, done, key, typed
+from agentrl_envs.gui.tasks.moves import Moves, click, done, key, typed
 from agentrl_envs.gui.tasks.template import Template
 from agentrl_envs.gui.tasks.words import CITIES, COLOURS, FIRST_NAMES, LAST_NAMES, OPTIONS, THINGS
 from agentrl_envs.gui.world import LiveDesktop
@@ -24,7 +24,6 @@ _SWITCHES = (
 )
 _NUMBERS = ("Quantity", "Guests", "Nights", "Copies", "Age", "Priority", "Pages")
 
-Moves = Generator[Action, Page, Page]
 Field = dict[str, Any]
 
 
@@ -266,8 +265,6 @@ def _set(page: Page, field: Field, value: Any) -> Moves:
 
 
 def _click_on(id: int) -> Action:
-    from agentrl.env import call
-
     return call("computer", action="click", element=id)
 
 

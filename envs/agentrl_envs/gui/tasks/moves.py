@@ -1,7 +1,12 @@
 """What players do again and again. A player sees what the agent sees."""
 
+from collections.abc import Generator
+
 from agentrl.env import Action, call
 from agentrl_envs.web.observation.reading import Page
+
+Moves = Generator[Action, Page, Page]
+"""A part of a script; returns the page it ends on."""
 
 
 def click(page: Page, role: str, name: str, *, verb: str = "click") -> Action:
