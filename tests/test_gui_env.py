@@ -21,7 +21,7 @@ from agentrl_envs.web.observation.reading import read
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
 
-NAMES = [template.name for template in TEMPLATES]
+NAMES = [template.name for template in TEMPLATES if template.program == "form"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,7 +1,9 @@
 """The tasks of the desktop, where no desktop is needed: splits, settings, and what is imported."""
 
+import os
 import subprocess
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import pytest
 from agentrl.errors import ConfigError
 from agentrl.task import SPLITS
 from agentrl_envs.gui import GuiEnv
+from agentrl_envs.gui.machine import points
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import HELD_OUT
+
+GONE_S = 60.0
 
 
 def test_templates_are_split_by_seed_and_by_name() -> None:
@@ -61,3 +66,41 @@ def test_nothing_of_the_desktop_is_imported_for_its_tasks(root: Path) -> None:
         env={"PYTHONPATH": ":".join(filter(None, sys.path))},
     )
     assert ran.stdout.split() == ["3", "False"]
+
+
+def test_points_of_what_can_be_seen() -> None:
+    assert points([10, 20, 9, 5], 100, 100)[0] == (14, 22)
+    assert points([-50, 0, 60, 10], 100, 100)[0] == (4, 4), "of the part that is on the screen"
+    assert points([99, 99, 50, 50], 100, 100)[0] == (99, 99)
+    for off in ([100, 0, 5, 5], [0, 100, 5, 5], [-5, 0, 5, 5], [0, 0, 0, 5], [-1, -1, -1, -1]):
+        assert points(off, 100, 100) == []
+
+
+@pytest.mark.gui
+def test_nothing_outlives_a_killed_trainer() -> None:
+    code = (
+        "import asyncio\n"
+        "from agentrl_envs.gui.desktop import Desktop, DesktopSettings\n"
+        "async def main():\n"
+        "    made = await Desktop.start(DesktopSettings())\n"
+        "    print(made._started.process.pid, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environ)
+    try:
+        assert trainer.stdout is not None
+        first = int(trainer.stdout.readline())
+        listings = Path(f"/proc/{first}/task").glob("*/children")
+        below = [first, *(int(pid) for one in listings for pid in one.read_text().split())]
+        assert len(below) > 1
+    finally:
+        trainer.kill()
+        trainer.wait()
+        if trainer.stdout is not None:
+            trainer.stdout.close()
+    deadline_s = time.monotonic() + GONE_S
+    while left := [pid for pid in below if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline_s, f"{left} are still there"
+        time.sleep(0.05)

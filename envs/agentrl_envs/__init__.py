@@ -30,6 +30,10 @@ _SITES = {
 _GUI = "agentrl_envs.gui:GuiEnv"
 _DESKTOP_PROGRAMS = {
     "form": "forms, panels of buttons and lists of our own",
+    "editor": "a text editor",
+    "calculator": "a calculator, alone and beside an editor",
+    "spreadsheet": "a spreadsheet",
+    "terminal": "terminals, with and without an accessibility tree",
 }
 _ONE_PAGE = (
     *("click", "double_click", "fill", "select", "press", "hover", "drag", "scroll"),

@@ -306,11 +306,22 @@ class GuiEnv:
     async def _judged(self, episode: _Episode, said: str | None, *, failed: bool) -> Verdict:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
             # A desktop whose screen died shows nothing of what the agent could have done.
-            await episode.desktop.check()
+            crashed = await episode.desktop.check()
             looked = _Looked(episode.desktop, self._wants)
             verdict = await self._pack.judge(episode.task, looked, said, failed=failed)
+            if verdict.reward <= 0 and not episode.desktop.touched:
+                await self._look_for_somebody_else(episode.desktop, crashed)
         checked_reward(episode.task, verdict.reward)
         return verdict
+
+    async def _look_for_somebody_else(self, desktop: Desktop, crashed: tuple[str, ...]) -> None:
+        """Raise `EnvError` where a program is to blame for what the agent did not get done.
+
+        Not where the agent could run code: it could have killed the program.
+        """
+        silent = (await look(desktop, replace(self._wants, kinds=("axtree",)), Numbers())).silent
+        if crashed or silent:
+            raise EnvError(f"programs of the desktop crashed: {crashed}, or hang: {silent}")
 
     async def _shown(self, desktop: Desktop, numbers: Numbers, head: str) -> Content:
         await desktop.check()

@@ -105,20 +105,23 @@ class View:
     images: tuple[Image, ...]
     nodes: tuple[Node, ...] = ()
     boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
+    silent: tuple[str, ...] = ()
+    """Windows of programs that do not answer."""
 
 
 async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
     """Look at a desktop; raises `EnvError` where it is lost."""
-    text, nodes, boxes = "", tuple[Node, ...](), dict[int, Box]()
+    text, nodes, boxes, silent = "", tuple[Node, ...](), dict[int, Box](), list[str]()
     if {"axtree", "marks"} & set(wants.kinds):
         limit_s = wants.deadline_s
         frame = await desktop.ask(
             "look", limit_s=limit_s, most=wants.max_nodes, within_s=2 * limit_s
         )
-        nodes, boxes, notices = described(frame.body, wants, numbers)
+        nodes, boxes, silent = described(frame.body, wants, numbers)
         if "axtree" in wants.kinds:
             left = int(frame.body["left"])
             shown, _ = capped([node.line for node in nodes], left, wants.max_characters)
+            notices = [f"notice: the program of {name!r} does not answer" for name in silent]
             text = "\n".join([*notices, shown])
     images: list[Image] = []
     pictured = [kind for kind in wants.kinds if kind != "axtree"]
@@ -129,7 +132,7 @@ async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
         for kind in pictured:
             spots = {number: tuple(map(float, box)) for number, box in boxes.items()}
             images.append(Image(png if kind == "screenshot" else mark(png, _four(spots), size)))
-    return View(text=text, images=tuple(images), nodes=nodes, boxes=boxes)
+    return View(text=text, images=tuple(images), nodes=nodes, boxes=boxes, silent=tuple(silent))
 
 
 def encoded(picture: Picture, size: tuple[int, int]) -> bytes:
@@ -147,7 +150,7 @@ def encoded(picture: Picture, size: tuple[int, int]) -> bytes:
 def described(
     seen: Mapping[str, Any], wants: Wants, numbers: Numbers
 ) -> tuple[tuple[Node, ...], dict[int, Box], list[str]]:
-    """Return the lines of the tree, the boxes by number, and what else there is to say.
+    """Return the lines of the tree, the boxes by number, and the windows that do not answer.
 
     `seen` is the answer to `look` of the first process of a desktop.
     """
@@ -182,8 +185,7 @@ def described(
             node = _more(node, active="")
         nodes.append(_placed(node, number, 0))
     names = [w["title"] for w in seen["windows"] if w["pid"] in silent and w["managed"]]
-    notices = [f"notice: the program of {name!r} does not answer" for name in names]
-    return tuple(nodes), boxes, notices
+    return tuple(nodes), boxes, names
 
 
 def _node(

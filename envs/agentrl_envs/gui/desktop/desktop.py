@@ -102,11 +102,13 @@ class Desktop:
         except EnvError:
             return False
 
-    async def check(self) -> None:
-        """Raise `EnvError` unless the desktop is whole."""
-        if not (await self.ask("ping")).body["alive"]:
+    async def check(self) -> tuple[str, ...]:
+        """Raise `EnvError` unless the desktop is whole; return the programs that crashed on it."""
+        found = (await self.ask("ping")).body
+        if not found["alive"]:
             self._lost = "the X server or the window manager of this desktop ended"
             raise EnvError(self._lost)
+        return tuple(found["crashed"])
 
     async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file below the home directory."""

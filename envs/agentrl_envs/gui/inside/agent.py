@@ -30,6 +30,8 @@ class Agent:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._blob = b""
+        self._programs: dict[int, str] = {}
+        """Those of the episode, by pid."""
 
     def answer(self, body: dict[str, Any], blob: bytes) -> Answer:
         """Do what is asked for."""
@@ -41,8 +43,10 @@ class Agent:
             return {"refused": str(error)}, b""
 
     def do_ping(self) -> Answer:
-        """Say whether the desktop is whole."""
-        return {"alive": self._session.alive()}, b""
+        """Say whether the desktop is whole, and which programs of the episode crashed."""
+        killed = self._session.processes.killed
+        crashed = [name for pid, name in self._programs.items() if killed(pid)]
+        return {"alive": self._session.alive(), "crashed": crashed}, b""
 
     def do_put(self, path: str, mode: int, changed_s: float) -> Answer:
         """Write a file of the episode."""
@@ -68,6 +72,7 @@ class Agent:
         before = {window.id for window in self._clients()}
         try:
             pid = self._session.program(command)
+            self._programs[pid] = command[0]
         except OSError as error:
             return {"failed": f"{command[0]} cannot be started: {error}"}, b""
         end_s = time.monotonic() + limit_s
@@ -168,6 +173,7 @@ class Agent:
     def do_clear(self, limit_s: float) -> Answer:
         """End the programs of the episode and remove what they left."""
         session = self._session
+        self._programs.clear()
         session.processes.end_all()
         files.empty(HOME)
         session.hands.move(session.screen.width - 1, session.screen.height - 1)

@@ -48,6 +48,11 @@ class Processes:
         self._reap()
         return pid in self._ended
 
+    def killed(self, pid: int) -> bool:
+        """Return whether a process that was started has ended by a signal: it crashed."""
+        self._reap()
+        return os.WIFSIGNALED(self._ended.get(pid, 0))
+
     def all(self) -> list[int]:
         """Return every process but ourselves."""
         return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]

@@ -43,7 +43,7 @@ class Session:
         self._start(["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
         self.display = self._connect()
         self.windows = Windows(self.display)
-        self._start(["jwm", "-f", f"{RUN}/jwmrc"])
+        self._manager = self._start(["jwm", "-f", f"{RUN}/jwmrc"])
         keys: Any = importlib.import_module("Xlib.XK")
         self.hands = Hands(self.display, Keyboard(self.display, keys.string_to_keysym))
         self.tree = Tree(_BUS)
@@ -57,8 +57,8 @@ class Session:
         return self.processes.start(command, log=self._log)
 
     def alive(self) -> bool:
-        """Return whether the screen is there and drawn by who drew it first."""
-        return not self.processes.ended(self._x) and self.windows.managed()
+        """Return whether the X server and the window manager run."""
+        return not any(self.processes.ended(pid) for pid in (self._x, self._manager))
 
     def said(self) -> str:
         """Return the end of what the programs complained about."""

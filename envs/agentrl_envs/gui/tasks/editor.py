@@ -70,8 +70,9 @@ def _delete_line_make(random: Random) -> Wanted:
 def _replace_make(random: Random) -> Wanted:
     name, lines = _file(random), _text(random, 4)
     old, new = random.sample(WORDS, 2)
+    lines[0], lines[2] = f"{lines[0]} {old}", f"{old} and {old}, {lines[2]}"
     text = _joined(lines)
-    if text.count(old) < 2 or new in text:
+    if new in text:
         raise Unfit
     goal = f'Replace "{old}" by "{new}" everywhere in {name} and save the file.'
     return _changed(goal, name, text, text.replace(old, new), old=old, new=new)
