@@ -238,7 +238,10 @@ def _move_row_make(random: Random) -> Wanted:
     rows, spec = _rows(random, 5)
     at = random.randint(1, 4)
     state = [rows[at], *rows[:at], *rows[at + 1 :]]
-    goal = f'Move "{rows[at]}" to the top of the list and keep the others in their order.'
+    goal = (
+        f'Move "{rows[at]}" to the top of the list, above "{rows[0]}", and keep the others in '
+        "their order."
+    )
     return {"goal": goal, "spec": spec, "row": rows[at], "times": at, "state": state}
 
 
