@@ -15,6 +15,9 @@
                                                 correction.py, each with a package of methods
     9     weights into the engine               Gate.load, in `_Loop._step` below
 
+cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
+in processes of their own.
+
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
 wiring.py and branching.py (config sections to parts), run_folder.py, run_id.py, summary.py and
 metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same scheduler in
@@ -178,7 +181,8 @@ async def _train(
             )
             async with engine:
                 await engine.load(trainer.weights(), trainer.version)
-                rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
+                make_world = await stack.enter_async_context(wiring.worlds(config, make_env))
+                rollouts = wiring.rollouts(config, make_world, engine, policy.chat)
                 vocabulary = policy.model.config.vocab_size
                 drafts = wiring.drafts(
                     config,

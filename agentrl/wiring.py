@@ -1,6 +1,7 @@
 """From config sections to the parts of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,17 @@ def env_factory(config: RunConfig) -> Callable[[], Env]:
     factory = partial(make, config.env.id, **config.env.kwargs)
     factory()
     return factory
+
+
+def worlds(
+    config: RunConfig, make_env: Callable[[], Env]
+) -> AbstractAsyncContextManager[Callable[[], Env]]:
+    """Return what makes environments where the config wants them, until its block ends."""
+    if config.cluster.kind == "local":
+        return nullcontext(make_env)
+    from agentrl.cluster.ray_workers import ray_envs
+
+    return ray_envs(config.cluster, make_env)
 
 
 def task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSampler:

@@ -92,6 +92,12 @@ def missing_gui() -> str:
     return "; ".join(missing) or missing_bubblewrap()
 
 
+def missing_ray() -> str:
+    """Return why no cluster can be started here, or an empty string."""
+    there = importlib.util.find_spec("ray")
+    return "" if there else "Ray is not installed; pip install -c constraints.txt '.[ray]'"
+
+
 PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers", "vllm")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -101,6 +107,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     "gui": cache(missing_gui),
+    "ray": cache(missing_ray),
     **{name: partial(missing_peer, name) for name in PEERS},
 }
 """Marks that stand for a part of the system, and what says why it is missing."""

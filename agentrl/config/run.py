@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.branching import BranchingSection
 from agentrl.config.caps import ScheduleSection
+from agentrl.config.cluster import ClusterSection
 from agentrl.config.curation import CurationSection
 from agentrl.config.diagnostics import DiagnosticsSection
 from agentrl.config.drafts import DraftsSection
@@ -348,6 +349,7 @@ class RunConfig(Section):
     evaluate: EvaluateSection = EvaluateSection()
     split_guard: SplitGuardSection = SplitGuardSection()
     sandbox: SandboxSection = SandboxSection()
+    cluster: ClusterSection = ClusterSection()
     store: StoreSection | None = StoreSection()
     """None records nothing, and a run that is killed loses what came after its last checkpoint."""
     metrics: MetricsSection = MetricsSection()

@@ -96,8 +96,12 @@ async def _evaluate(
 
     policy = load_policy(config, path)
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
-        async with run_scope(), engine_of(config, policy) as engine:
-            rollouts = wiring.rollouts(config, make_env, engine, policy.chat)
+        async with (
+            run_scope(),
+            wiring.worlds(config, make_env) as make_world,
+            engine_of(config, policy) as engine,
+        ):
+            rollouts = wiring.rollouts(config, make_world, engine, policy.chat)
             plain = wiring.evaluation(config, heldout)
             section = config.evaluate.scaling
             if section is None:

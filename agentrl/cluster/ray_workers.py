@@ -1,0 +1,165 @@
+"""Workers as actors of Ray, which starts them on the machines it has."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agentrl.cluster.env import RemoteEnv
+from agentrl.cluster.fleet import Fleet, WorkerDied
+from agentrl.cluster.host import Belongings, EnvHost, Method
+from agentrl.env import Env
+from agentrl.errors import ConfigError
+from agentrl.run_id import run_id
+from agentrl.sandbox import sandbox_settings
+
+if TYPE_CHECKING:
+    from agentrl.config.cluster import ClusterSection
+
+CALLS_AT_ONCE = 10_000
+"""Of one actor; what holds trajectories back is `rollout.concurrency`."""
+END_S = 60.0
+KNOCK_S = 10.0
+"""How long a cluster's address may take to be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayWorker:
+    """One actor."""
+
+    actor: Any
+
+    @classmethod
+    async def start(
+        cls, make_env: Callable[[], Env], belongings: Belongings, *, cpus: float
+    ) -> "RayWorker":
+        """Start an actor wherever Ray has room; `WorkerDied` when it cannot be."""
+        import ray
+
+        actor_class: Any = ray.remote(EnvHost)
+        worker = cls(
+            actor_class.options(
+                num_cpus=cpus,
+                max_concurrency=CALLS_AT_ONCE,
+                max_restarts=0,  # what a worker held is gone with it: the fleet decides
+                scheduling_strategy="SPREAD",
+            ).remote(make_env, belongings)
+        )
+        try:
+            await worker._answer(worker.actor.open.remote())
+        except BaseException:
+            ray.kill(worker.actor, no_restart=True)
+            raise
+        return worker
+
+    async def call(self, number: int, method: Method, *arguments: Any) -> Any:
+        """Call an environment there."""
+        return await self._answer(self.actor.call.remote(number, method, *arguments))
+
+    async def cancel(self, number: int) -> None:
+        """Stop what an environment is doing there."""
+        await self._answer(self.actor.cancel.remote(number))
+
+    async def close(self) -> None:
+        """Close its environments and end it."""
+        import ray
+
+        try:
+            async with asyncio.timeout(END_S):
+                await self._answer(self.actor.close.remote())
+        except (TimeoutError, WorkerDied):
+            pass
+        finally:
+            ray.kill(self.actor, no_restart=True)
+
+    async def _answer(self, reference: Any) -> Any:
+        from ray.exceptions import RayActorError, RayError
+
+        try:
+            return await reference
+        except RayActorError as error:
+            raise WorkerDied(str(error).strip().partition("\n")[0]) from error
+        except RayError as error:
+            raise WorkerDied(f"Ray: {error}") from error
+
+
+@asynccontextmanager
+async def ray_envs(
+    section: "ClusterSection", make_env: Callable[[], Env]
+) -> AsyncGenerator[Callable[[], Env]]:
+    """Make environments whose worlds are in actors of Ray, which end with the block.
+
+    Connects to `section.address`, or starts Ray on this machine and ends it too, unless this
+    process is connected already. `ConfigError` where Ray is not installed or cannot be reached.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "cluster.kind is 'ray', and Ray is not installed; pip install 'agentrl[ray]'"
+        ) from error
+    begun = not ray.is_initialized()
+    if begun:
+        # Not in a thread: Ray's own processes end with the thread that started them.
+        _connect(section.address)
+    belongings = Belongings(sandbox=sandbox_settings(), run_id=run_id())
+    fleet = Fleet(
+        partial(RayWorker.start, make_env, belongings, cpus=section.worker_cpus),
+        workers=section.workers,
+        max_restarts=section.max_restarts,
+        start_s=section.start_s,
+    )
+    try:
+        await _open(fleet, section)
+        yield lambda: RemoteEnv(make_env(), fleet)
+    finally:
+        await fleet.close()
+        if begun:
+            ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Raise `OSError` where nobody listens: Ray itself would wait for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+
+
+async def _open(fleet: Fleet, section: "ClusterSection") -> None:
+    import ray
+
+    try:
+        await fleet.open()
+    except TimeoutError as error:
+        there = ray.cluster_resources().get("CPU", 0)
+        raise ConfigError(
+            f"Ray did not start {section.workers} workers of {section.worker_cpus:g} CPUs within "
+            f"cluster.start_s = {section.start_s:g} s; the cluster has {there:g} CPUs: lower "
+            "cluster.workers or cluster.worker_cpus"
+        ) from error
+    except WorkerDied as error:
+        raise ConfigError(
+            f"a worker for environments could not be started: {error}; the same packages must be "
+            "installed on every machine of the cluster"
+        ) from error
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    try:
+        _knock(address)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            include_dashboard=False if address is None else None,
+            configure_logging=False,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at cluster.address = {address!r}: {error}; start one with "
+            "`ray start --head`, or leave the address out for one on this machine"
+        ) from error
