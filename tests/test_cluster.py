@@ -2,7 +2,9 @@
 
 Workers are in this process here, behind a copy of all they are told; actors are in test_ray.py.
 
-MUTANTS
+Mutants seen caught: errors of one kind for all; a step that a new worker takes for its own; a call
+that goes on when it was cancelled; one worker for all; restarts without end; a place that is not given
+back; environments left open; another way to fork than the environment's.
 """
 
 import asyncio
@@ -209,6 +211,22 @@ async def test_an_environment_is_played_where_it_is_with_what_belongs_to_the_run
         assert fleets.held == [0, 0]
         assert Pool.closed == 0
     assert (Pool.closed, Moody.live) == (2, 0)
+
+
+async def test_who_has_least_gets_the_next() -> None:
+    async with Fleets() as fleets:
+        envs = [fleets.env() for _ in range(3)]
+        for env in envs:
+            await begun(env)
+        assert fleets.held == [2, 1]
+        for env in (envs[0], envs[2]):
+            await env.close()
+        others = [fleets.env(), fleets.env()]
+        for env in others:
+            await begun(env)
+        assert fleets.held == [2, 1]
+        for env in (envs[1], *others):
+            await env.close()
 
 
 async def test_forks_are_apart() -> None:
