@@ -3,8 +3,8 @@
 Workers are in this process here, behind a copy of all they are told; actors are in test_ray.py.
 
 Mutants seen caught: errors of one kind for all; a step that a new worker takes for its own; a call
-that goes on when it was cancelled; one worker for all; restarts without end; a place that is not given
-back; environments left open; another way to fork than the environment's.
+that goes on when it was cancelled; one worker for all; restarts without end; a place that is not
+given back; environments left open; another way to fork than the environment's.
 """
 
 import asyncio
