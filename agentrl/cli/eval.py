@@ -1,13 +1,16 @@
 """`agentrl eval`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentrl.cli.arguments import Overrides
 from agentrl.cli.console import err, show_table
 from agentrl.cli.progress import watch
+
+if TYPE_CHECKING:
+    from agentrl.evaluation.endpoint import Endpoint
 
 
 def evaluate(
@@ -26,6 +29,15 @@ def evaluate(
     resume: Annotated[
         bool, typer.Option("--resume", help="Play what is missing in --out, and what broke.")
     ] = False,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Evaluate what answers OpenAI's chat completions there, http://HOST:PORT/v1 say; "
+            "the key is that of OPENAI_API_KEY.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model at --endpoint.")] = None,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the whole report here, too.")
     ] = None,
@@ -36,17 +48,31 @@ def evaluate(
     from agentrl.evaluation import policy
     from agentrl.evaluation.report import HEADINGS
 
+    asked = None if endpoint is None and model is None else endpoint_of(endpoint, model)
     if target.is_dir():
-        checkpoint = checkpoint or newest_checkpoint(target)
+        if asked is None:
+            checkpoint = checkpoint or newest_checkpoint(target)
         target = target / "config.yaml"
     config = load_config(target, overrides or ())
     with watch(err) as progress:
         report = policy.evaluate(
-            config, checkpoint=checkpoint, progress=progress, out=out, resume=resume
+            config,
+            checkpoint=checkpoint,
+            progress=progress,
+            out=out,
+            resume=resume,
+            endpoint=asked,
         )
     show_table(HEADINGS, report.rows())
     if json is not None:
         write_json(json, report.to_json())
+
+
+def endpoint_of(url: str | None, model: str | None) -> "Endpoint":
+    """Return the endpoint that two options name."""
+    from agentrl.evaluation.endpoint import Endpoint
+
+    return Endpoint(url=url or "", model=model or "")
 
 
 def newest_checkpoint(run: Path) -> Path:

@@ -1,8 +1,9 @@
 """Evaluation on its own: any policy of a config, on the config's held-out tasks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl import wiring
 from agentrl.atomic import write_json
@@ -22,6 +23,9 @@ from agentrl.sandbox import using_sandbox
 from agentrl.scope import run_scope
 from agentrl.thread import run_to_the_end
 
+if TYPE_CHECKING:
+    from agentrl.evaluation.endpoint import Endpoint
+
 
 def evaluate(
     config: RunConfig | Path | str,
@@ -31,6 +35,7 @@ def evaluate(
     progress: Progress | None = None,
     out: Path | None = None,
     resume: bool = False,
+    endpoint: "Endpoint | None" = None,
 ) -> Report:
     """Evaluate a policy on the held-out tasks of `config`.
 
@@ -39,11 +44,15 @@ def evaluate(
 
     With `out` every trajectory is kept in that folder as it ends, and `resume` plays only what is
     missing there, those that broke among it. Raises `ConfigError` naming the keys that changed.
+
+    With `endpoint` the policy is what answers there, and those of the config are not looked at.
     """
     if resume and out is None:
         raise ConfigError("resume (--resume) goes on with the evaluation in out (--out); name it")
     if not isinstance(config, RunConfig):
         config = load_config(config, overrides or {})
+    if endpoint is not None:
+        return _of_endpoint(config, endpoint, checkpoint, progress or Quiet(), out, resume=resume)
     path = checkpoint or _newest(config) or config.policy.path
     if path is None:
         raise ConfigError(
@@ -79,6 +88,58 @@ def _check_scaling(config: RunConfig, out: Path | None) -> None:
             f"{', '.join(given)}; leave that out, or set evaluate.scaling to null"
         )
     method_of(section.scaling)
+
+
+def _of_endpoint(
+    config: RunConfig,
+    endpoint: "Endpoint",
+    checkpoint: Path | str | None,
+    progress: Progress,
+    out: Path | None,
+    *,
+    resume: bool,
+) -> Report:
+    budget = config.evaluate.budget
+    if checkpoint is not None:
+        raise ConfigError(
+            f"checkpoint (--checkpoint) is {checkpoint} and the policy is {endpoint}; give one"
+        )
+    if config.evaluate.scaling is not None:
+        raise ConfigError(
+            "evaluate.scaling reads what a policy sampled, token by token, which an endpoint does "
+            "not hand out; set it to null"
+        )
+    for name, part in (("each", budget.each), ("total", budget.total)):
+        for key in ("tokens", "money"):
+            if getattr(part, key) is not None:
+                raise ConfigError(
+                    f"evaluate.budget.{name}.{key} is {getattr(part, key)}, and the tokens of an "
+                    "endpoint are not counted; bound turns, tool_calls or env_s instead"
+                )
+    if out is None:
+        return run_to_the_end(_ask(config, endpoint, progress, None))
+    with open_record(out, config, str(endpoint), resume=resume) as record:
+        report = run_to_the_end(_ask(config, endpoint, progress, record))
+    write_json(out / REPORT, report.to_json())
+    return report
+
+
+async def _ask(
+    config: RunConfig, endpoint: "Endpoint", progress: Progress, record: EvaluationRecord | None
+) -> Report:
+    from agentrl.evaluation.endpoint import EndpointChat, EndpointEngine
+
+    make_env = wiring.env_factory(config)
+    heldout = wiring.evaluation_tasks(config, make_env())
+    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+        async with run_scope(), EndpointEngine(endpoint) as engine:
+            rollouts = wiring.rollouts(config, make_env, engine, EndpointChat())
+            # Its tokens are bytes; how long a context may be is the endpoint's business.
+            limits = replace(rollouts.limits, context_tokens=2**31)
+            rollouts = replace(rollouts, limits=limits)
+            evaluation = wiring.evaluation(config, heldout)
+            evaluation = replace(evaluation, about={**evaluation.about, "policy": str(endpoint)})
+            return await evaluation.run(rollouts, progress, record=record)
 
 
 def _newest(config: RunConfig) -> Path | None:

@@ -1,0 +1,170 @@
+"""Messages as lines of JSON in the form of chat completions, a token per byte."""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from agentrl.env import Action, ToolSchema
+from agentrl.message import Content, Image, ImageSpan, Message, ToolCall
+from agentrl.trajectory import Source
+
+END = ord("\n")
+"""Ends a line; the JSON of a line has none inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines from one source."""
+
+    source: Source
+    token_ids: tuple[int, ...]
+    images: tuple[ImageSpan, ...] = ()
+    """None apart: they are in the lines, as data URLs."""
+
+
+class EndpointChat:
+    """How an episode's messages become bytes; stands where a policy's `ChatFormat` does."""
+
+    stop_token_ids = frozenset({END})
+
+    def opening(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> tuple[Lines, ...]:
+        """Return the tools and the first messages."""
+        said = [_Line({"tools": list(tools)}), *map(_message, messages)]
+        return (Lines("prompt", _bytes(said)),)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[ToolSchema] | None = None,
+    ) -> tuple[Lines, ...]:
+        """Return what follows a turn; `tools` where they changed."""
+        told = [] if tools is None else [_Line({"tools": list(tools)})]
+        said = _bytes([*told, *map(_message, messages)])
+        closing = () if ended else (Lines("template", (END,)),)
+        return (*closing, Lines("tool", said)) if said else closing
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Read the endpoint's message. A call whose arguments are no object is malformed."""
+        said = json.loads(bytes(token_ids) or b"{}")
+        calls: list[ToolCall] = []
+        malformed: list[str] = []
+        for number, call in enumerate(said.get("tool_calls") or ()):
+            arguments = arguments_of(call)
+            name = call["function"]["name"]
+            if arguments is None:
+                malformed.append(
+                    f"Malformed tool call: the arguments of {name} are no JSON object: "
+                    f"{call['function']['arguments']!r:.200}"
+                )
+            else:
+                calls.append(ToolCall(call.get("id") or f"call_{number}", name, arguments))
+        return Action(said.get("content") or "", tuple(calls), tuple(malformed))
+
+
+def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return what an endpoint said as the line that `EndpointChat.parse` reads."""
+    kept = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
+    return _bytes([_Line({"role": "assistant", **kept})])
+
+
+def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[ToolSchema]]:
+    """Return the messages, as an endpoint takes them, and the tools there are in the end.
+
+    Endpoints refuse a call that nobody answers and an answer that nobody asked for, which is how an
+    environment answers a malformed call. So an answer without a call takes the oldest open one, and
+    a call without an answer gets an empty one.
+    """
+    messages: list[dict[str, Any]] = []
+    tools: list[ToolSchema] = []
+    open_calls: list[str] = []
+    for line in bytes(token_ids).split(b"\n"):
+        if not line:
+            continue
+        said = cast("dict[str, Any]", json.loads(line))
+        if "tools" in said:
+            tools = said["tools"]
+            continue
+        if said["role"] == "tool":
+            if not open_calls:
+                said = {"role": "user", "content": said["content"]}
+            else:
+                known = said.get("tool_call_id") in open_calls
+                said["tool_call_id"] = said["tool_call_id"] if known else open_calls[0]
+                open_calls.remove(said["tool_call_id"])
+        else:
+            messages += _unanswered(open_calls)
+            if "tool_calls" in said:
+                said["tool_calls"] = [_sendable(n, c) for n, c in enumerate(said["tool_calls"])]
+            open_calls = [call["id"] for call in said.get("tool_calls", ())]
+        messages.append(said)
+    return [*messages, *_unanswered(open_calls)], tools
+
+
+def arguments_of(call: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a call, or None for what is no JSON object."""
+    try:
+        found = json.loads(call["function"].get("arguments") or "{}")
+    except (TypeError, ValueError):
+        return None
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+
+
+class _Line(dict[str, Any]):
+    """One line."""
+
+
+def _bytes(lines: Iterable[_Line]) -> tuple[int, ...]:
+    return tuple(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def _message(message: Message) -> _Line:
+    said = _Line(role=message.role, content=_content(message.content))
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = message.tool_call_id
+    return said
+
+
+def _content(content: Content) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": _data_url(part)}}
+        for part in content
+    ]
+
+
+def _data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"
+
+
+def _sendable(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call as endpoints take it back: with an id, and with arguments they can read."""
+    arguments, function = arguments_of(call), call["function"]
+    if arguments is None:
+        arguments = {"malformed": function["arguments"]}
+    return {
+        "id": call.get("id") or f"call_{number}",
+        "type": "function",
+        "function": {"name": function["name"], "arguments": json.dumps(arguments)},
+    }
+
+
+def _unanswered(open_calls: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"role": "tool", "tool_call_id": call, "content": ""} for call in open_calls]

@@ -1,0 +1,311 @@
+"""An endpoint as the policy: what it is sent, what becomes of its answers, and of its failures."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import agentrl
+from agentrl import wiring
+from agentrl.config.load import load_config
+from agentrl.errors import ConfigError, EngineError
+from agentrl.evaluation.endpoint import Endpoint, EndpointChat, EndpointEngine
+from agentrl.evaluation.endpoint.chat import conversation
+from agentrl.evaluation.policy import evaluate
+from agentrl.message import Image, Message, ToolCall
+from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
+from agentrl.tool_env import ToolEnv
+from tests.doubles import double, doubles, gold
+from tests.test_cli import agentrl as agentrl_cli
+
+ENDPOINT = Endpoint(url="http://model.test/v1", model="m", retries=2)
+TOOLS = ({"type": "function", "function": {"name": "double", "parameters": {}}},)
+CHAT = EndpointChat()
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def said(message: dict[str, Any], finish: str = "stop") -> httpx.Response:
+    return httpx.Response(200, json={"choices": [{"message": message, "finish_reason": finish}]})
+
+
+def call(arguments: str, id: str = "c1") -> dict[str, Any]:
+    function = {"name": "double", "arguments": arguments}
+    return {"id": id, "type": "function", "function": function}
+
+
+def engine(handler: Handler, endpoint: Endpoint = ENDPOINT) -> EndpointEngine:
+    return EndpointEngine(endpoint, first_wait_s=0.0, transport=httpx.MockTransport(handler))
+
+
+def request(*messages: Message, number: int = 0, **changes: Any) -> GenerateRequest:
+    opening = CHAT.opening(messages or (Message("user", "hi"),), TOOLS)
+    prompt = tuple(token for part in opening for token in part.token_ids)
+    return GenerateRequest(id=f"r{number}", prompt=prompt, max_new_tokens=64, **changes)
+
+
+async def test_what_is_asked_and_what_comes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    seen: list[httpx.Request] = []
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        seen.append(asked)
+        return said({"role": "assistant", "content": "é\n", "tool_calls": [call('{"n": 2}')]})
+
+    async with engine(handler) as asks:
+        assert isinstance(asks, PolicyEngine)
+        done = await asks.generate(
+            request(seed=2**40 + 3, sampling=Sampling(temperature=0.5, top_p=0.9))
+        )
+    assert str(seen[0].url) == "http://model.test/v1/chat/completions"
+    assert seen[0].headers["authorization"] == "Bearer k"
+    assert json.loads(seen[0].content) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": list(TOOLS),
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 64,
+        "seed": 3,
+    }
+    assert done.finish == "stop"
+    assert done.token_ids[-1] in CHAT.stop_token_ids
+    assert len({*map(str, done.logprobs)}) == 1, "it has none, and says so"
+    assert str(done.logprobs[0]) == "nan"
+    action = CHAT.parse(done.token_ids)
+    assert (action.text, action.tool_calls) == ("é\n", (ToolCall("c1", "double", {"n": 2}),))
+
+
+async def test_a_turn_that_was_cut_short_is_closed_by_the_reply() -> None:
+    async with engine(lambda asked: said({"content": "half of"}, "length")) as asks:
+        asked = request()
+        done = await asks.generate(asked)
+    assert done.finish == "length"
+    assert CHAT.parse(done.token_ids).text == "half of"
+    reply = CHAT.reply([Message("user", "go on")], ended=False)
+    assert [part.source for part in reply] == ["template", "tool"]
+    whole = asked.prompt + done.token_ids + reply[0].token_ids + reply[1].token_ids
+    assert [m["content"] for m in conversation(whole)[0]] == ["hi", "half of", "go on"]
+
+
+def test_images_go_as_data_urls() -> None:
+    message = Message("user", ("look", Image(b"\x01\x02", "image/webp")))
+    opening = CHAT.opening([message], ())
+    (sent,), tools = conversation(opening[0].token_ids)
+    assert sent["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": "data:image/webp;base64,AQI="},
+    }
+    assert tools == []
+
+
+async def test_a_malformed_call_is_answered_and_can_be_sent_back() -> None:
+    calls = [call("{broken", "x"), call("[1]", "y"), call('{"n": 1}', "z")]
+    async with engine(lambda asked: said({"tool_calls": calls})) as asks:
+        asked = request()
+        done = await asks.generate(asked)
+    action = CHAT.parse(done.token_ids)
+    assert len(action.malformed) == 2
+    assert "{broken" in action.malformed[0]
+    assert [one.id for one in action.tool_calls] == ["z"]
+    answers = [
+        Message("tool", "no", tool_call_id="malformed_0"),
+        Message("tool", "2", tool_call_id="z"),
+    ]
+    reply = CHAT.reply(answers, ended=True)
+    messages, _ = conversation(asked.prompt + done.token_ids + reply[0].token_ids)
+    # Every call is answered once, and its arguments can be read by a template.
+    assert [m["tool_call_id"] for m in messages if m["role"] == "tool"] == ["x", "z", "y"]
+    assert all(json.loads(c["function"]["arguments"]) for c in messages[1]["tool_calls"])
+
+
+def test_tools_that_change_are_the_last_ones_told() -> None:
+    opening = CHAT.opening([Message("user", "hi")], TOOLS)
+    reply = CHAT.reply([Message("user", "now these")], ended=True, tools=())
+    assert conversation(opening[0].token_ids)[1] == list(TOOLS)
+    assert conversation(opening[0].token_ids + reply[0].token_ids)[1] == []
+
+
+@pytest.mark.parametrize("first", [429, 500, 503, 408, "broken"])
+async def test_what_may_pass_is_tried_again(first: int | str) -> None:
+    answers = iter([first, first, 200])
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        match next(answers):
+            case 200:
+                return said({"content": "yes"})
+            case "broken":
+                raise httpx.ReadError("cut")
+            case status:
+                return httpx.Response(int(status), headers={"retry-after": "0.01"}, text="busy")
+
+    async with engine(handler) as asks:
+        assert CHAT.parse((await asks.generate(request())).token_ids).text == "yes"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (httpx.Response(503, text="overloaded"), EngineError, "after 3 tries: 503 overloaded"),
+        (httpx.Response(400, text="too long"), EngineError, "400 too long"),
+        (httpx.Response(401, text="who?"), ConfigError, "the key is wrong.*OPENAI_API_KEY"),
+        (httpx.Response(404, text="no m"), ConfigError, "the address or the model is wrong"),
+        (httpx.Response(200, text="<html>"), EngineError, "no JSON: .<html>"),
+        (httpx.Response(200, json={"choices": []}), EngineError, "no message"),
+        (httpx.Response(200, json=[]), EngineError, "no message"),
+    ],
+)
+async def test_what_will_not_pass_is_told(
+    answer: httpx.Response, kind: type[Exception], text: str
+) -> None:
+    async with engine(lambda asked: answer) as asks:
+        with pytest.raises(kind, match=text):
+            await asks.generate(request())
+
+
+async def test_abort_pause_and_close_end_what_is_asked() -> None:
+    begun = asyncio.Semaphore(0)
+
+    class Hangs(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            begun.release()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    asks = EndpointEngine(ENDPOINT, transport=Hangs())
+    running = [asyncio.create_task(asks.generate(request(number=n))) for n in range(2)]
+    await begun.acquire()
+    await begun.acquire()
+    await asks.abort("r0")
+    assert (await running[0]).finish == "aborted"
+    await asks.pause()
+    assert (await running[1]).finish == "aborted"
+    held = asyncio.create_task(asks.generate(request(number=2)))
+    await asyncio.sleep(0)
+    assert begun.locked()
+    await asks.resume()
+    await begun.acquire()
+    held.cancel()
+    await asyncio.wait([held])
+    last = asyncio.create_task(asks.generate(request(number=2)))
+    await begun.acquire()
+    await asks.close()
+    assert (await last).finish == "aborted"
+    with pytest.raises(EngineError, match="closed"):
+        await asks.generate(request())
+
+
+async def test_nothing_of_it_trains() -> None:
+    async with engine(lambda asked: said({"content": ""})) as asks:
+        with pytest.raises(ConfigError, match=r"m at http://model\.test/v1 takes no weights"):
+            await asks.load({}, 1)
+
+
+@pytest.mark.parametrize(("url", "model"), [("localhost:8000", "m"), ("http://h/v1", "")])
+def test_an_endpoint_is_a_url_and_a_model(url: str, model: str) -> None:
+    with pytest.raises(ConfigError, match="--endpoint http"):
+        Endpoint(url=url, model=model)
+
+
+# --- over a socket, with a whole evaluation -------------------------------------------------------
+
+CONFIG = """
+env: {{id: "{module}:Doubles"}}
+rollout: {{max_turns: 3, concurrency: 8}}
+evaluate: {{tasks: 12}}
+"""
+
+
+class Doubles(ToolEnv):
+    def __init__(self) -> None:
+        super().__init__(
+            tasks=doubles, tools=[double], reward=agentrl.rewards.exact_answer, gold=gold
+        )
+
+
+async def answer(request: Request) -> Response:
+    """Play with the tool, and forget what it said where that is a multiple of 3."""
+    body = await request.json()
+    asked = body["messages"][-1]
+    assert body["model"] == "player"
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["double"]
+    if asked["role"] != "tool":
+        number = int("".join(c for c in asked["content"] if c.isdigit()))
+        message: dict[str, Any] = {
+            "content": None,
+            "tool_calls": [call(json.dumps({"number": number}))],
+        }
+    else:
+        right = int(asked["content"]) % 3
+        message = {"content": asked["content"] if right else "no idea"}
+    return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Serve the player from a thread."""
+    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+        assert thread.is_alive()
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    server.should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    path = tmp_path / "doubles.yaml"
+    path.write_text(CONFIG.format(module=__name__))
+    return path
+
+
+def test_an_endpoint_is_evaluated_and_kept(url: str, config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    report = evaluate(config, endpoint=Endpoint(url=url, model="player"), out=out)
+    found = json.loads((out / "report.json").read_text())
+    assert report.summary()["n"] == 12
+    assert report.summary()["failed"] == 0
+    tasks = wiring.evaluation_tasks(load_config(config), Doubles())
+    passed = sum(int(task.answer) % 3 > 0 for task in tasks)
+    assert 0 < passed < 12
+    assert report.summary()["pass@1"] == passed / 12
+    assert found["about"]["policy"] == f"player at {url}"
+    again = evaluate(config, endpoint=Endpoint(url=url, model="player"), out=out, resume=True)
+    assert again.summary() == report.summary()
+    with pytest.raises(ConfigError, match="evaluation of player at"):
+        evaluate(config, endpoint=Endpoint(url=url, model="other"), out=out, resume=True)
+
+
+def test_the_command_asks_the_endpoint(
+    url: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = agentrl_cli(capsys, "eval", str(config), "--endpoint", url, "--model", "player")
+    assert code == 0
+    assert "pass@1" in out
+
+
+@pytest.mark.parametrize("key", ["each.tokens", "total.money"])
+def test_what_nobody_counts_cannot_be_bounded(config: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"evaluate\.budget\.{key} is 5"):
+        evaluate(config, {f"evaluate.budget.{key}": 5}, endpoint=ENDPOINT)
+
+
+def test_a_checkpoint_and_an_endpoint_are_two_policies(config: Path) -> None:
+    with pytest.raises(ConfigError, match="give one"):
+        evaluate(config, endpoint=ENDPOINT, checkpoint="some")
