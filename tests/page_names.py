@@ -74,8 +74,21 @@ def durability() -> dict[str, Any]:
     }
 
 
+def engines() -> dict[str, Any]:
+    """An engine, a key, and something to sample."""
+    from agentrl.engine.scripted import ScriptedEngine
+    from agentrl.policy import GenerateRequest
+
+    return {
+        "engine": ScriptedEngine({(1, 2): (3, 4)}),
+        "key": b"a secret",
+        "request": GenerateRequest(id="one", prompt=(1, 2), max_new_tokens=2),
+    }
+
+
 NAMES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "docs/chat.md": chat,
     "docs/curation.md": curation,
     "docs/durability.md": durability,
+    "docs/engines.md": engines,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from agentrl.env import Action, ToolSchema
-from agentrl.message import Content, Image, ImageSpan, Message, ToolCall
+from agentrl.message import Content, Image, Message, ToolCall
 from agentrl.trajectory import Source
 
 END = ord("\n")
@@ -20,8 +20,9 @@ class Lines:
 
     source: Source
     token_ids: tuple[int, ...]
-    images: tuple[ImageSpan, ...] = ()
+    images: tuple[Image, ...] = ()
     """None apart: they are in the lines, as data URLs."""
+    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 class EndpointChat:
