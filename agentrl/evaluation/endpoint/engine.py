@@ -177,7 +177,7 @@ class EndpointEngine:
         )
 
     async def _ask(self, body: Mapping[str, Any]) -> Any:
-        wait_s = self._first_wait_s
+        wait_s, why = self._first_wait_s, ""
         for left in range(self._endpoint.retries, -1, -1):
             try:
                 response = await self._client.post("chat/completions", json=body)
