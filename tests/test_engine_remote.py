@@ -1,4 +1,8 @@
-"""Engines on the other side of a socket: the contract, bit for bit, and whatever can break."""
+"""Engines on the other side of a socket: the contract, bit for bit, and whatever can break.
+
+Mutants seen caught: an abort that is not passed on; requests of a client that is gone go on; any proof
+of the key will do.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -243,6 +247,16 @@ async def test_a_client_that_speaks_wrongly_is_let_go(
         write_frame(writer, Frame(call))
         await until(lambda: not engine.is_open)
         await engine.close()
+
+
+async def test_a_cancelled_caller_frees_its_request_there(local: LocalEngine) -> None:
+    async with served(local) as remote:
+        running = asyncio.create_task(remote.generate(long()))
+        await until(lambda: local.statistics().running == 1)
+        running.cancel()
+        await asyncio.wait([running])
+        await until(lambda: local.statistics().running == 0)
+        assert local.statistics().sampled_tokens < 200
 
 
 async def test_a_client_that_is_gone_leaves_nothing_behind(local: LocalEngine) -> None:
