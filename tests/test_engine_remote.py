@@ -1,7 +1,7 @@
 """Engines on the other side of a socket: the contract, bit for bit, and whatever can break.
 
-Mutants seen caught: an abort that is not passed on; requests of a client that is gone go on; any proof
-of the key will do.
+Mutants seen caught: an abort that is not passed on; requests of a client that is gone go on; any
+proof of the key will do.
 """
 
 import asyncio
