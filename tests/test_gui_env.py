@@ -177,6 +177,22 @@ async def test_a_picture_shows_what_is_on_the_screen(pool: DesktopPool) -> None:
     await env.close()
 
 
+async def test_a_desktop_that_is_used_again_looks_as_a_fresh_one() -> None:
+    """Where windows come up and where the mouse is, too."""
+    small = DesktopPool(DesktopSettings(desktops=1, warm=0))
+    env = env_of(small, "press", observation=["axtree", "screenshot"])
+    first, info = await env.reset(seed=0)
+    assert not info["reused_desktop"]
+    button = read(first.messages[-1].text).all("button")[-1].id
+    await does(env, "click", element=button)
+    await does(env, "move", coordinate=[1, 1])
+    again, info = await env.reset(seed=0)
+    assert info["reused_desktop"]
+    assert again == first
+    await env.close()
+    await small.close()
+
+
 async def test_an_episode_ends_after_its_turns_and_is_judged(pool: DesktopPool) -> None:
     env, task = env_of(pool, "press", max_turns=2), first_task(templates=["press"])
     (label,) = task.data["wanted"]["state"]

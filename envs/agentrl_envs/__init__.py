@@ -30,7 +30,9 @@ _SITES = {
 _GUI = "agentrl_envs.gui:GuiEnv"
 _DESKTOP_PROGRAMS = {
     "form": "forms, panels of buttons and lists of our own",
+    "dialog": "dialogs as scripts show them",
     "editor": "a text editor",
+    "files": "a file manager",
     "calculator": "a calculator, alone and beside an editor",
     "spreadsheet": "a spreadsheet",
     "terminal": "terminals, with and without an accessibility tree",

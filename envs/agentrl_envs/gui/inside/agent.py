@@ -175,8 +175,9 @@ class Agent:
         session = self._session
         self._programs.clear()
         session.processes.end_all()
+        session.renew_manager(limit_s)
         files.empty(HOME)
-        session.hands.move(session.screen.width - 1, session.screen.height - 1)
+        session.park()
         rests = session.screen.rest(session.processes.load, _POLL_S * 3, limit_s)
         return {"clean": rests and not self._clients() and session.alive()}, b""
 

@@ -39,7 +39,19 @@ _BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuratio
   </policy>
 </busconfig>
 """
+# Icons have no accessibility tree, and the free space and the time of a change are never the same.
+_THUNAR = """<?xml version="1.0" encoding="UTF-8"?>
+<channel name="thunar" version="1.0">
+  <property name="default-view" type="string" value="ThunarDetailsView"/>
+  <property name="last-view" type="string" value="ThunarDetailsView"/>
+  <property name="last-statusbar-visible" type="bool" value="false"/>
+  <property name="last-details-view-visible-columns" type="string"
+   value="THUNAR_COLUMN_NAME,THUNAR_COLUMN_SIZE,THUNAR_COLUMN_TYPE"/>
+  <property name="misc-text-beside-icons" type="bool" value="false"/>
+</channel>
+"""
 FILES = {
+    "etc/xfce4/xfconf/xfce-perchannel-xml/thunar.xml": _THUNAR,
     "etc/group": "user:x:1000:\n",
     "etc/gtk-3.0/settings.ini": _GTK,
     "etc/machine-id": "0" * 31 + "1\n",

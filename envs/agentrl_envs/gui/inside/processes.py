@@ -57,6 +57,11 @@ class Processes:
         """Return every process but ourselves."""
         return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
+    def end(self, pid: int) -> None:
+        """Kill a process that was kept. TimeoutError when it stays."""
+        self._kept.discard(pid)
+        self.end_all()
+
     def end_all(self) -> None:
         """Kill everything that is not kept. TimeoutError when something stays."""
         deadline_s = time.monotonic() + _END_S

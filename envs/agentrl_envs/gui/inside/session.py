@@ -43,12 +43,13 @@ class Session:
         self._start(["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
         self.display = self._connect()
         self.windows = Windows(self.display)
-        self._manager = self._start(["jwm", "-f", f"{RUN}/jwmrc"])
+        self._manager = self._start_manager()
         keys: Any = importlib.import_module("Xlib.XK")
         self.hands = Hands(self.display, Keyboard(self.display, keys.string_to_keysym))
         self.tree = Tree(_BUS)
         self._until(self.windows.managed, "the window manager")
         self.tree.read(start_s, 1)
+        self.park()
         self.screen.rest(self.processes.load, 0.1, start_s)
         self.processes.keep(self.processes.all())
 
@@ -60,6 +61,19 @@ class Session:
         """Return whether the X server and the window manager run."""
         return not any(self.processes.ended(pid) for pid in (self._x, self._manager))
 
+    def park(self) -> None:
+        """Put the pointer where it is when an episode begins."""
+        self.hands.move(self.screen.width - 1, self.screen.height - 1)
+
+    def renew_manager(self, within_s: float) -> None:
+        """Start another window manager, which has not placed any window yet."""
+        self._end_s = time.monotonic() + within_s
+        self.processes.end(self._manager)
+        self.windows.forget_manager()
+        self._manager = self._start_manager()
+        self.processes.keep([self._manager])
+        self._until(self.windows.managed, "the window manager")
+
     def said(self) -> str:
         """Return the end of what the programs complained about."""
         with open(f"{RUN}/log", "rb") as file:
@@ -68,6 +82,9 @@ class Session:
 
     def _start(self, command: list[str]) -> int:
         return self.processes.start(command, log=self._log)
+
+    def _start_manager(self) -> int:
+        return self._start(["jwm", "-f", f"{RUN}/jwmrc"])
 
     def _start_x(self, width: int, height: int) -> int:
         ready, told = os.pipe()

@@ -40,6 +40,11 @@ class Windows:
         """Return whether a window manager is at work."""
         return bool(self._numbers("_NET_SUPPORTING_WM_CHECK"))
 
+    def forget_manager(self) -> None:
+        """Take down the sign that a window manager leaves when it is killed."""
+        self._root.delete_property(self._display.intern_atom("_NET_SUPPORTING_WM_CHECK"))
+        self._display.sync()
+
     def all(self) -> list[Window]:
         """Return the windows that can be seen, the lowest first."""
         active = (self._numbers("_NET_ACTIVE_WINDOW") or [0])[0]
