@@ -192,6 +192,11 @@ async def test_two_clients_may_use_one_name(local: LocalEngine) -> None:
             assert len((await second).token_ids) == 200
 
 
+async def test_a_newcomer_is_told_the_version() -> None:
+    async with served(ScriptedEngine({(1,): (2,)}, version=4)) as remote:
+        assert remote.version == 4
+
+
 async def test_who_has_another_key_is_turned_away(local: LocalEngine) -> None:
     async with EngineServer(local, key=KEY) as server:
         address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
