@@ -14,6 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from agentrl import wiring
+from agentrl.chat.dialects import DIALECTS
 from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
 from agentrl.env import Env
 from agentrl.errors import CancelledRollout
@@ -143,7 +144,7 @@ class FirstPolicy:
         self, section: MakePolicySection, shown: Sequence["Conversation"], scratch: Path
     ) -> Policy:
         from agentrl.chat.tokenizer import conversation_text, train_tokenizer
-        from agentrl.learn.newpolicy import make_model
+        from agentrl.learn.newpolicy import make_images, make_model
 
         template = self.config.policy.template or "hermes"
         with self.summary.timed("new policy"):
@@ -155,7 +156,11 @@ class FirstPolicy:
                 vocab_size=section.vocab_size,
                 folder=scratch,
                 template=template,
+                sees=section.vision is not None,
             )
+            image_tokens = DIALECTS[template].image_tokens if section.vision else None
+            known = tokenizer.added_tokens_encoder
+            ids = [known[token] for token in image_tokens or ()]
             assert isinstance(tokenizer.eos_token_id, int)
             assert isinstance(tokenizer.pad_token_id, int)
             model = make_model(
@@ -165,8 +170,13 @@ class FirstPolicy:
                 pad_token_id=tokenizer.pad_token_id,
                 context_tokens=self.config.engine.context_tokens,
                 seed=derive(self.config.run.seed, "weights"),
+                image_token_ids=(ids[0], ids[1], ids[2]) if ids else None,
             )
-        return Policy(scratch, model, tokenizer, wiring.chat_format(self.config, tokenizer))
+            images = None
+            if section.vision is not None:
+                images = make_images(section.vision, token_id=ids[1])
+        chat = wiring.chat_format(self.config, tokenizer, images)
+        return Policy(scratch, model, tokenizer, chat, images)
 
     def _warm(
         self,

@@ -183,7 +183,7 @@ async def _train(
                 await engine.load(trainer.weights(), trainer.version)
                 make_world = await stack.enter_async_context(wiring.worlds(config, make_env))
                 rollouts = wiring.rollouts(config, make_world, engine, policy.chat)
-                vocabulary = policy.model.config.vocab_size
+                vocabulary = policy.model.config.get_text_config().vocab_size
                 drafts = wiring.drafts(
                     config,
                     rollouts,

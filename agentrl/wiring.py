@@ -172,6 +172,7 @@ def episode_limits(config: RunConfig) -> EpisodeLimits:
         step_s=rollout.step_s,
         turn_s=rollout.turn_s,
         episode_s=rollout.episode_s,
+        images=rollout.images,
     )
 
 

@@ -30,6 +30,9 @@ class Dialect:
     end_of_turn: str
     """The one of them that ends a turn in the shipped template."""
     pad: str
+    image_tokens: tuple[str, str, str] | None = None
+    """What the shipped template writes for an image, the one in the middle for the image itself; a
+    new tokenizer has them if its policy sees."""
     begin_of_text: str | None = None
     also_stops: tuple[str, ...] = ()
     """Tokens with which policies of this dialect end a turn too, where a tokenizer has them."""

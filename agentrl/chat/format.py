@@ -16,17 +16,21 @@ from agentrl.chat.dialect import Dialect
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.encoding import Encoder
 from agentrl.chat.images import ImageTokens, check_images, expanded, images_of
-from agentrl.chat.template import ChatTemplate
+from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import end_of_thinking
-from agentrl.chat.turns import CALL, Turns
+from agentrl.chat.turns import CALL, SPOKEN, SPOKEN_NEXT, Turns
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message, ToolCall
+from agentrl.rollout.image_window import ImageNote
 from agentrl.trajectory import Source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+NOTE = "(earlier image)"
+"""Stands in the place of an image that has left the context."""
 
 _MAX_TOKEN_ID = 2**31
 
@@ -122,6 +126,20 @@ class ChatFormat:
             Segment("template", self._prompt if asked else ()),
         )
         return tuple(segment for segment in segments if segment.token_ids)
+
+    @property
+    def image_note(self) -> ImageNote:
+        """Return what stands in the place of an image that is in a context no more."""
+        picture = Image(b"")
+        shown = self.template.render((Message("user", (SPOKEN, picture, SPOKEN_NEXT)),))
+        between = self.encode(shown.partition(SPOKEN)[2].partition(SPOKEN_NEXT)[0])
+        if self._images is None or between.count(self._images.token_id) != 1:
+            raise ConfigError(
+                f"{self.template.name} shows an image as {between}, without one token that stands "
+                f"for it; leave rollout.images out, or {WAY_OUT}"
+            )
+        at = between.index(self._images.token_id)
+        return ImageNote(self.encode(NOTE), at, len(between) - at - 1)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read a sampled turn. Never raises, for any token ids."""

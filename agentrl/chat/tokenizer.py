@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,12 @@ BYTES = 256
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int, folder: Path, template: str = "hermes"
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    folder: Path,
+    template: str = "hermes",
+    sees: bool = False,
 ) -> "PreTrainedTokenizerFast":
     """Train a byte-level BPE and save it to `folder`, to be loaded by `AutoTokenizer`.
 
@@ -29,9 +35,18 @@ def train_tokenizer(
     conversations share becomes few tokens. Any text can be tokenised and comes back unchanged.
     The same texts in any order give the same tokenizer. `texts` are rendered conversations
     (`conversation_text`) or any others; `vocab_size` is an upper bound; `template` names the
-    shipped template that goes with it and decides the special tokens.
+    shipped template that goes with it and decides the special tokens, those of images among them
+    for a policy that `sees`.
     """
     dialect = _shipped(template)
+    if sees and dialect.image_tokens is None:
+        raise ConfigError(
+            f"template {template!r} shows no images, and policy.make.vision makes a policy that "
+            "sees; set policy.template: hermes"
+        )
+    if sees and dialect.image_tokens is not None:
+        special = (*dialect.special_tokens, *dialect.image_tokens)
+        dialect = replace(dialect, special_tokens=special)
     least = BYTES + len(dialect.special_tokens)
     if vocab_size < least:
         raise ConfigError(

@@ -50,6 +50,23 @@ class EnvSection(Section):
     """Train on the first so many train tasks only; all of them by default."""
 
 
+class MakeVisionSection(Section):
+    """The eyes of a new policy, which is then a Qwen3-VL. A token is two by two patches."""
+
+    hidden_size: PositiveInt = 64
+    """Width of the vision tower."""
+    layers: PositiveInt = 2
+    """Its layers; what leaves the first goes into the first layer of the text half too."""
+    heads: PositiveInt = 4
+    """Its attention heads; `hidden_size` is a multiple of four times as many."""
+    intermediate_size: PositiveInt = 128
+    """Width of its feed-forward layers."""
+    patch_size: PositiveInt = 14
+    """Side of a patch, in pixels."""
+    max_pixels: PositiveInt = 112 * 112
+    """Larger images are made so small."""
+
+
 class MakePolicySection(Section):
     """A new Qwen3 model with random weights and a tokenizer trained on the environment's texts."""
 
@@ -70,6 +87,8 @@ class MakePolicySection(Section):
     conversations share a few tokens."""
     tie_embeddings: bool = True
     """Whether the head shares its weights with the embedding."""
+    vision: MakeVisionSection | None = None
+    """Eyes, for environments that show images."""
 
 
 class PolicySection(Section):
@@ -200,6 +219,9 @@ class RolloutSection(Section):
     """Trajectories in flight at once."""
     max_turns: PositiveInt = 8
     """Policy messages per trajectory."""
+    images: PositiveInt | None = None
+    """How many of the last images stay in a context; a note stands in the place of an older one,
+    which begins a context of its own. Null keeps all."""
     schedule: ScheduleSection | None = None
     """Null keeps `sampling.max_turn_tokens` and `rollout.max_turns` as they are in every step."""
     retries: int = Field(default=2, ge=0)

@@ -16,17 +16,19 @@ from transformers import (
     PreTrainedTokenizerBase,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.run import MakePolicySection
+from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.learn.precision import round_to
 from agentrl.learn.quiet import no_bars
 from agentrl.vision.model import FAMILY, sees
-from agentrl.vision.processor import ImageProcessor, load_processor
+from agentrl.vision.processor import ImageProcessor, load_processor, new_processor
 
 
 def make_model(
@@ -37,8 +39,10 @@ def make_model(
     pad_token_id: int,
     context_tokens: int,
     seed: int,
-) -> Qwen3ForCausalLM:
-    """Return a Qwen3 with random weights: the same ones for the same arguments.
+    image_token_ids: tuple[int, int, int] | None = None,
+) -> PreTrainedModel:
+    """Return a Qwen3 with random weights: the same ones for the same arguments. With a section
+    `vision` it is a Qwen3-VL, whose tokens around and of an image are `image_token_ids`.
 
     `vocab_size` is that of the tokenizer, which may be smaller than the section's upper bound. The
     caller's random state is left as it was.
@@ -48,23 +52,76 @@ def make_model(
             f"policy.make.heads={section.heads} is no multiple of kv_heads={section.kv_heads}; "
             "every key-value head serves the same number of heads"
         )
-    config = Qwen3Config(
-        vocab_size=vocab_size,
-        hidden_size=section.hidden_size,
-        num_hidden_layers=section.layers,
-        num_attention_heads=section.heads,
-        num_key_value_heads=section.kv_heads,
-        head_dim=section.head_dim,
-        intermediate_size=section.intermediate_size,
-        max_position_embeddings=context_tokens,
-        tie_word_embeddings=section.tie_embeddings,
-        eos_token_id=eos_token_id,
-        pad_token_id=pad_token_id,
-        bos_token_id=None,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": section.hidden_size,
+        "num_hidden_layers": section.layers,
+        "num_attention_heads": section.heads,
+        "num_key_value_heads": section.kv_heads,
+        "head_dim": section.head_dim,
+        "intermediate_size": section.intermediate_size,
+        "max_position_embeddings": context_tokens,
+        "pad_token_id": pad_token_id,
+    }
+    ends: dict[str, Any] = {"eos_token_id": eos_token_id, "bos_token_id": None}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return Qwen3ForCausalLM(config)
+        if section.vision is not None and image_token_ids is not None:
+            return _that_sees(section, section.vision, sizes | ends, image_token_ids)
+        tied = section.tie_embeddings
+        return Qwen3ForCausalLM(Qwen3Config(**sizes, **ends, tie_word_embeddings=tied))
+
+
+def _that_sees(
+    section: MakePolicySection,
+    vision: MakeVisionSection,
+    sizes: dict[str, Any],
+    image_token_ids: tuple[int, int, int],
+) -> PreTrainedModel:
+    if vision.hidden_size % (4 * vision.heads):
+        raise ConfigError(
+            f"policy.make.vision.hidden_size={vision.hidden_size} is no multiple of four times "
+            f"heads={vision.heads}; each head turns with two directions"
+        )
+    # Height and width each turn with a third of the frequencies, and time with the rest.
+    half = section.head_dim // 2
+    sections = [half - 2 * (half // 3), half // 3, half // 3]
+    start, image, end = image_token_ids
+    side = vision.max_pixels**0.5 / vision.patch_size
+    config = Qwen3VLConfig(
+        text_config={
+            **sizes,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": sections,
+                "mrope_interleaved": True,
+            },
+        },
+        vision_config={
+            "depth": vision.layers,
+            "hidden_size": vision.hidden_size,
+            "num_heads": vision.heads,
+            "intermediate_size": vision.intermediate_size,
+            "patch_size": vision.patch_size,
+            "out_hidden_size": section.hidden_size,
+            "num_position_embeddings": max(2, round(side)) ** 2,
+            "deepstack_visual_indexes": [0],
+        },
+        image_token_id=image,
+        video_token_id=image,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        tie_word_embeddings=section.tie_embeddings,
+    )
+    return Qwen3VLForConditionalGeneration(config)
+
+
+def make_images(vision: MakeVisionSection, *, token_id: int) -> ImageProcessor:
+    """Return what cuts up images for a new policy that sees."""
+    return new_processor(
+        patch_size=vision.patch_size, max_pixels=vision.max_pixels, token_id=token_id
+    )
 
 
 def load_model(

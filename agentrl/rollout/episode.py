@@ -22,6 +22,7 @@ from agentrl.errors import (
 )
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.rollout.image_window import without_images
 from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
 from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
@@ -105,6 +106,8 @@ class EpisodeLimits:
     step_s: float = 60.0
     turn_s: float = 600.0
     episode_s: float = 1800.0
+    images: int | None = None
+    """How many of the last images stay in a context; None keeps all."""
 
 
 TopLogprobs = Sequence[tuple[tuple[int, float], ...]]
@@ -254,6 +257,7 @@ class Episode:
                     observation.messages, ended=ended, tools=observation.tools
                 ):
                     self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
+            self._forget_images(turn + 1)
             await self._record_step(started)
             if self.clock() - started > self.limits.episode_s:
                 return Truncated("seconds", self._reward)
@@ -265,6 +269,7 @@ class Episode:
             observation = await self._reset()
             for segment in self.chat.opening(observation.messages, observation.tools or ()):
                 self._append(segment, turn=0)
+            self._forget_images(0)
             self._check_prompt()
             if self.record is not None:
                 self.record.reset(self._at, observation, seconds=self.clock() - started)
@@ -287,6 +292,30 @@ class Episode:
         for segment in self.chat.opening(observation.messages, observation.tools or ()):
             self._append(segment, turn=turn, withdraws=withdraws)
             withdraws = 0
+
+    def _forget_images(self, turn: int) -> None:
+        """Begin a context of its own, without the oldest images, where there are too many."""
+        if self.limits.images is None or self._at is None:
+            return
+        spans = self.tree.images(self._at)
+        if len(spans) <= self.limits.images:
+            return
+        tokens, kept = without_images(
+            self.chat, self._context, spans, count=len(spans) - self.limits.images
+        )
+        self._at = self.tree.add(
+            Node(
+                parent=self._at,
+                source="prompt",
+                token_ids=tokens,
+                images=tuple(span.image for span in kept),
+                image_spans=tuple((span.start, span.stop) for span in kept),
+                turn=turn,
+                withdraws=len(self.tree.context(self._at)),
+            )
+        )
+        self._left_tokens += len(self._context)
+        self._context = [*tokens]
 
     @property
     def _reward(self) -> float:

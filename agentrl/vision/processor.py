@@ -140,18 +140,33 @@ class ImageProcessor:
         return Patches(values, (grid[0], grid[1], grid[2]))
 
 
+def new_processor(*, patch_size: int, max_pixels: int, token_id: int) -> ImageProcessor:
+    """Return a processor for a model of our own; images are made to fit `max_pixels`."""
+    _check_pillow("policy.make.vision is set")
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    size = {"shortest_edge": (2 * patch_size) ** 2, "longest_edge": max_pixels}
+    kind: Any = Qwen2VLImageProcessorPil
+    made = kind(patch_size=patch_size, merge_size=2, temporal_patch_size=2, size=size)
+    return ImageProcessor(made, token_id=token_id)
+
+
+def _check_pillow(why: str) -> None:
+    try:
+        import PIL.Image  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise ConfigError(
+            f"{why}, and images are read with Pillow, which is not installed: "
+            "pip install 'agentrl[vision]'"
+        ) from error
+
+
 def load_processor(path: str | Path, *, token_id: int) -> ImageProcessor:
     """Return the image processor of a Hugging Face folder or hub name.
 
     Raises `ConfigError` if there is none, or none that can be read, and without Pillow.
     """
-    try:
-        import PIL.Image  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise ConfigError(
-            f"policy.path={str(path)!r} is a vision-language model, and its images are read with "
-            "Pillow, which is not installed: pip install 'agentrl[vision]'"
-        ) from error
+    _check_pillow(f"policy.path={str(path)!r} is a vision-language model")
     from transformers import AutoImageProcessor
 
     kind: Any = AutoImageProcessor

@@ -9,6 +9,7 @@
 - `gui/*`: tasks in programs on a real desktop (`agentrl_envs.gui`);
 - `web/Site-v0`: a site of yours in a browser (`agentrl_envs.web.site`);
 - `blackbox/Program-v0`: an agent program of yours, as it is (`agentrl_envs.blackbox`);
+- `visual/SeeButton-v0`: a screen to look at and click on (`agentrl_envs.visual`);
 - `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
 """
 
@@ -77,6 +78,11 @@ def register_envs() -> None:
         "recorded/Expert-v0",
         "agentrl_envs.recorded:RecordedEnv",
         description="recorded expert trajectories, patched where left; needs recordings=...",
+    )
+    register(
+        "visual/SeeButton-v0",
+        "agentrl_envs.visual:SeeButtonEnv",
+        description="a screen of buttons, drawn; click the one that is named",
     )
     register(
         "retrieval/Wiki-v0",

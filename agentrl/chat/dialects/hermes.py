@@ -64,6 +64,7 @@ HERMES = Dialect(
     parse=parse,
     write=write,
     special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    image_tokens=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     end_of_turn="<|im_end|>",
     pad="<|endoftext|>",
 )

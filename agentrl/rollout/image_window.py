@@ -1,0 +1,55 @@
+"""A window over images: the oldest leave the context, and a note stands in the place of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from agentrl.errors import ConfigError
+from agentrl.message import ImageSpan
+
+if TYPE_CHECKING:
+    from agentrl.rollout.episode import Chat
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNote:
+    """What stands in the place of an image."""
+
+    token_ids: tuple[int, ...]
+    before: int
+    """How many tokens a template writes right before those of an image, and belong to it."""
+    after: int
+    """How many it writes right after them."""
+
+
+@runtime_checkable
+class NotesImages(Protocol):
+    """A chat format that can note that there was an image."""
+
+    @property
+    def image_note(self) -> ImageNote:
+        """Return the note."""
+        ...
+
+
+def without_images(
+    chat: "Chat", token_ids: Sequence[int], spans: Sequence[ImageSpan], *, count: int
+) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
+    """Return a context with a note in the place of its first `count` images, and the others.
+
+    Raises `ConfigError` for a chat format that has no note.
+    """
+    if not isinstance(chat, NotesImages):
+        raise ConfigError(
+            f"rollout.images is set, and {type(chat).__name__} cannot note that there was an "
+            "image; give it a property image_note, or keep all images"
+        )
+    note = chat.image_note
+    tokens: list[int] = []
+    done = 0
+    for span in spans[:count]:
+        tokens += token_ids[done : span.start - note.before]
+        tokens += note.token_ids
+        done = span.stop + note.after
+    moved = len(tokens) - done
+    return (*tokens, *token_ids[done:]), tuple(span.moved(moved) for span in spans[count:])

@@ -1,0 +1,155 @@
+"""Click the button that is asked for: the answer is a place on a screen that has to be seen."""
+
+import copy
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from agentrl.env import Action, BaseEnv, ForkStrategy, Observation, Step, say
+from agentrl.errors import ConfigError
+from agentrl.message import Content, Message
+from agentrl.seeds import derive
+from agentrl.task import Split, Task, split_of
+from agentrl_envs.visual.screen import Screen
+
+Tells = Literal["colour", "shape"]
+Shows = Literal["image", "text", "both"]
+TEMPLATES: Mapping[str, str] = {
+    "colour": "Click the {} button.",
+    "shape": "Click the {}.",
+}
+_PLACE = re.compile(r"^\s*(\d{1,5})[ ,]+(\d{1,5})\s*$")
+
+
+class SeeButtonEnv(BaseEnv):
+    """Shows a screen of buttons and names one of them by colour or by shape.
+
+    The agent answers with the place to click, `x y` in pixels from the top left. A click on the
+    button ends the episode with reward 1. After another one the screen is shown again, the click
+    marked on it, until there were `clicks` of them.
+    """
+
+    fork_strategy: ForkStrategy = "copy"
+
+    def __init__(
+        self,
+        *,
+        templates: Sequence[Tells] = ("colour", "shape"),
+        width: int = 112,
+        height: int = 112,
+        buttons: int = 3,
+        clicks: int = 1,
+        shows: Shows = "image",
+    ) -> None:
+        """Choose tasks.
+
+        Args:
+            templates: What tells the buttons apart, and how the one is named.
+            width: Of the screen, in pixels.
+            height: Of the screen, in pixels.
+            buttons: How many there are, 2 to 4.
+            clicks: How many an episode has.
+            shows: The screen as an image, in words for policies that cannot see, or both.
+        """
+        wrong = [name for name in templates if name not in TEMPLATES]
+        if wrong or not templates:
+            raise ConfigError(f"templates is {list(templates)}; choose from {', '.join(TEMPLATES)}")
+        if not 2 <= buttons <= 4:
+            raise ConfigError(f"buttons must be 2 to 4, got {buttons}; there are four shapes")
+        if min(width, height) < 48:
+            raise ConfigError(f"a screen is 48 x 48 pixels or more, got {width} x {height}")
+        if clicks < 1:
+            raise ConfigError(f"clicks must be 1 or more, got {clicks}")
+        if shows not in ("image", "text", "both"):
+            raise ConfigError(f"shows is {shows!r}; choose image, text or both")
+        self._templates = tuple(templates)
+        self._size = (width, height)
+        self._buttons, self._clicks = buttons, clicks
+        self._shows: Shows = shows
+        self._task: Task | None = None
+        self._clicked: list[tuple[int, int]] = []
+        self._seen = 0
+        self._over = True
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield endless screens; what is on a screen and asked for decides its split."""
+        rng = random.Random(derive("visual", split, seed))
+        width, height = self._size
+        while True:
+            number = rng.randrange(2**53)
+            own = random.Random(number)
+            tells = own.choice(self._templates)
+            screen = Screen.random(
+                own, width=width, height=height, buttons=self._buttons, tells=tells
+            )
+            wanted = own.randrange(self._buttons)
+            button = screen.buttons[wanted]
+            asked = TEMPLATES[tells].format(getattr(button, tells))
+            problem = f"{asked}\n{screen.described()}"
+            if split_of(problem) == split:
+                yield Task(
+                    prompt=problem,
+                    answer=f"{button.x} {button.y}",
+                    split=split,
+                    seed=number,
+                    data={"asked": asked, "wanted": wanted, "screen": screen.plain()},
+                    tags=(tells,),
+                )
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Show the screen of `options["task"]`, or of a train task chosen by `seed`."""
+        task = (options or {}).get("task")
+        self._task = task or next(iter(self.tasks("train", seed=seed or 0)))
+        self._clicked, self._seen, self._over = [], 0, False
+        asked = self._told["asked"]
+        return Observation((Message("user", self._content(asked)),), ()), {}
+
+    async def step(self, action: Action) -> Step:
+        """Click where the agent says."""
+        if self._over:
+            raise RuntimeError("no episode is running; call reset first")
+        screen = Screen.of(self._told["screen"])
+        button = screen.buttons[self._told["wanted"]]
+        self._seen += 1
+        place = _PLACE.match(action.text)
+        if place is not None:
+            at = (int(place[1]), int(place[2]))
+            if button.holds(*at):
+                self._over = True
+                return Observation(()), 1.0, True, False, {}
+            self._clicked.append(at)
+        if self._seen >= self._clicks:
+            self._over = True
+            return Observation(()), 0.0, True, False, {}
+        said = "Missed." if place else "Answer with two numbers: x y."
+        return Observation((Message("user", self._content(said)),)), 0.0, False, False, {}
+
+    async def close(self) -> None:
+        """End the episode."""
+        self._over = True
+
+    async def fork(self) -> Self:
+        """Return a copy."""
+        twin = copy.copy(self)
+        twin._clicked = [*self._clicked]
+        return twin
+
+    def gold(self, task: Task, seen: Sequence[Message]) -> Action:
+        """Return the middle of the button."""
+        return say(str(task.answer))
+
+    @property
+    def _told(self) -> Mapping[str, Any]:
+        if self._task is None:
+            raise RuntimeError("there is no screen yet; call reset first")
+        return self._task.data
+
+    def _content(self, said: str) -> Content:
+        screen = Screen.of(self._told["screen"])
+        if self._shows == "text":
+            return f"{screen.described()}\n{said}"
+        words = f"{screen.described()}\n{said}" if self._shows == "both" else said
+        return (screen.picture(self._clicked), words)

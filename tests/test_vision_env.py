@@ -1,0 +1,136 @@
+"""Screens to look at: what is asked for can be seen, only seen, and is paid where it is clicked.
+
+Mutants seen caught: (filled in below)
+"""
+
+import io
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as Pictures
+
+from agentrl.env import say
+from agentrl.errors import ConfigError
+from agentrl.registry import make
+from agentrl.task import Task
+from agentrl.testing.env import check_env
+from agentrl_envs.visual import SeeButtonEnv
+from agentrl_envs.visual.screen import BACKGROUND, COLOURS, Screen
+
+
+def some(env: SeeButtonEnv, count: int = 40, split: Any = "train", seed: int = 0) -> list[Task]:
+    return list(islice(env.tasks(split, seed=seed), count))
+
+
+async def paid(env: SeeButtonEnv, task: Task, said: Sequence[str]) -> tuple[float, int]:
+    """Return the reward of some answers, and after how many the episode ended."""
+    await env.reset(options={"task": task})
+    total = 0.0
+    for number, text in enumerate(said, start=1):
+        _, reward, terminated, truncated, _ = await env.step(say(text))
+        total += reward
+        if terminated or truncated:
+            return total, number
+    return total, 0
+
+
+async def test_it_keeps_an_environments_promises() -> None:
+    for shows in ("image", "text", "both"):
+        await check_env(SeeButtonEnv(shows=shows, clicks=2))
+
+
+async def test_only_the_button_that_is_named_is_paid() -> None:
+    env = SeeButtonEnv(buttons=4)
+    for task in some(env):
+        screen = Screen.of(task.data["screen"])
+        for number, button in enumerate(screen.buttons):
+            wanted = float(number == task.data["wanted"])
+            assert await paid(env, task, [f"{button.x} {button.y}"]) == (wanted, 1)
+        wanted_one = screen.buttons[task.data["wanted"]]
+        edge = wanted_one.x + wanted_one.width // 2
+        assert (await paid(env, task, [f"{edge}, {wanted_one.y}"]))[0] == 1
+        assert (await paid(env, task, [f"{edge + 1} {wanted_one.y}"]))[0] == 0
+        for nothing in ("", "here", "1", f"{wanted_one.x} {wanted_one.y} 3"):
+            assert await paid(env, task, [nothing]) == (0, 1)
+
+
+async def test_what_is_named_tells_the_buttons_apart_and_can_be_seen() -> None:
+    for tells in ("colour", "shape"):
+        env = SeeButtonEnv(templates=(tells,), width=160, height=120)
+        for task in some(env):
+            screen = Screen.of(task.data["screen"])
+            other = "shape" if tells == "colour" else "colour"
+            assert len({getattr(button, tells) for button in screen.buttons}) == 3
+            assert len({getattr(button, other) for button in screen.buttons}) == 1
+            opening, _ = await env.reset(options={"task": task})
+            (message,) = opening.messages
+            assert message.text == task.data["asked"]
+            assert getattr(screen.buttons[task.data["wanted"]], tells) in message.text
+            with Pictures.open(io.BytesIO(message.images[0].data)) as drawn:
+                assert drawn.size == (160, 120)
+                assert drawn.getpixel((0, 0)) == BACKGROUND
+                for button in screen.buttons:
+                    assert drawn.getpixel((button.x, button.y)) == COLOURS[button.colour]
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**40),
+    width=st.integers(48, 300),
+    height=st.integers(48, 300),
+    buttons=st.integers(2, 4),
+)
+def test_buttons_lie_apart_and_on_the_screen(
+    seed: int, width: int, height: int, buttons: int
+) -> None:
+    import random
+
+    rng = random.Random(seed)
+    screen = Screen.random(rng, width=width, height=height, buttons=buttons, tells="colour")
+    for button in screen.buttons:
+        half = button.width // 2
+        assert half <= button.x < width - half + 1
+        assert half <= button.y < height - half + 1
+    pairs = [(a, b) for a in screen.buttons for b in screen.buttons if a is not b]
+    assert not any(a.holds(b.x, b.y) for a, b in pairs)
+    assert all(max(abs(a.x - b.x), abs(a.y - b.y)) >= a.width for a, b in pairs)
+    assert Screen.of(screen.plain()) == screen
+
+
+def test_the_splits_share_no_screen_and_tasks_come_again() -> None:
+    env = SeeButtonEnv()
+    train, heldout = some(env, 300), some(env, 300, "heldout")
+    assert not {t.fingerprint for t in train} & {t.fingerprint for t in heldout}
+    assert {tag for t in heldout for tag in t.tags} == {"colour", "shape"}
+    assert some(env, 20) == some(SeeButtonEnv(), 20) != some(env, 20, seed=1)
+
+
+async def test_a_click_that_misses_is_shown() -> None:
+    env = SeeButtonEnv(clicks=3)
+    (task,) = some(env, 1)
+    opening, _ = await env.reset(options={"task": task})
+    again, reward, terminated, _, _ = await env.step(say("1 1"))
+    assert (reward, terminated) == (0, False)
+    assert again.messages[0].images != opening.messages[0].images
+    words, _, _, _, _ = await env.step(say("where?"))
+    assert words.messages[0].images == again.messages[0].images
+    assert "two numbers" in words.messages[0].text
+    assert await paid(env, task, ["1 1", "2 2", str(task.answer)]) == (1, 3)
+    assert await paid(env, task, ["1 1", "2 2", "3 3", str(task.answer)]) == (0, 3)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for wrong in (
+        {"templates": ("size",)},
+        {"templates": ()},
+        {"buttons": 5},
+        {"width": 20},
+        {"clicks": 0},
+        {"shows": "sound"},
+    ):
+        with pytest.raises(ConfigError):
+            make("visual/SeeButton-v0", **wrong)

@@ -1,0 +1,203 @@
+"""Images in episodes and in runs: windows of screenshots, and a new policy that sees.
+
+Mutants seen caught: (filled in below)
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import agentrl
+from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.format import NOTE, ChatFormat
+from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.config.run import MakePolicySection, MakeVisionSection
+from agentrl.engine.local import LocalEngine
+from agentrl.errors import ConfigError
+from agentrl.learn.contexts import contexts
+from agentrl.learn.newpolicy import make_images, make_model
+from agentrl.learn.sample import sample_of
+from agentrl.message import Message
+from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.task import Task
+from agentrl.trajectory import Tree, Truncated
+from agentrl.vision.processor import ImageProcessor
+from agentrl_envs.visual import SeeButtonEnv
+from tests.vision_models import picture
+
+VISION = MakeVisionSection(hidden_size=32, heads=2, layers=2, intermediate_size=32, max_pixels=3136)
+SECTION = MakePolicySection(
+    hidden_size=32,
+    layers=2,
+    heads=2,
+    kv_heads=2,
+    head_dim=16,
+    intermediate_size=32,
+    vocab_size=300,
+    vision=VISION,
+)
+
+
+def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
+    return train_tokenizer(["Missed. 1 2"], vocab_size=300, folder=folder, sees=True)
+
+
+def parts(folder: Path) -> tuple[Any, ChatFormat, ImageProcessor]:
+    """Return a model that sees, how it speaks, and what cuts up its images."""
+    tokenizer = tokenizer_of(folder)
+    names = DIALECTS["hermes"].image_tokens
+    assert names is not None
+    start, image, end = (tokenizer.added_tokens_encoder[name] for name in names)
+    images = make_images(VISION, token_id=image)
+    model = make_model(
+        SECTION,
+        vocab_size=len(tokenizer),
+        eos_token_id=2,
+        pad_token_id=0,
+        context_tokens=512,
+        seed=0,
+        image_token_ids=(start, image, end),
+    )
+    return model, ChatFormat(tokenizer, images=images), images
+
+
+class Watched(LocalEngine):
+    """An engine that keeps what it was asked."""
+
+    asked: tuple[GenerateRequest, ...] = ()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.asked = (*self.asked, request)
+        return await super().generate(request)
+
+
+async def played(
+    folder: Path, keep: int | None, turns: int = 5
+) -> tuple[Tree, Sequence[GenerateRequest]]:
+    """Return an episode that misses every time and is shown its screen again."""
+    model, chat, images = parts(folder)
+    env = SeeButtonEnv(clicks=99)
+    task = next(iter(env.tasks("train")))
+    tree = Tree(task)
+    engine = Watched(model, slots=2, context_tokens=512, images=images)
+    async with engine:
+        episode = Episode(
+            env,
+            engine,
+            chat,
+            tree,
+            sample=0,
+            seed=0,
+            limits=EpisodeLimits(
+                max_turns=turns, max_turn_tokens=6, context_tokens=512, images=keep
+            ),
+        )
+        leaf = await episode.run()
+        tree.end(leaf)
+        assert isinstance(leaf.outcome, Truncated), leaf.outcome
+        return tree, engine.asked
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+async def test_a_window_keeps_the_last_images_and_notes_the_others(
+    tmp_path: Path, keep: int
+) -> None:
+    tree, asked = await played(tmp_path, keep)
+    _, chat, images = parts(tmp_path / "again")
+    note = chat.encode(NOTE)
+    _, everything = await played(tmp_path / "whole", None)
+    assert len(asked) == len(everything) == 5
+    for turn, (request, full) in enumerate(zip(asked, everything, strict=True)):
+        assert len(full.images) == turn + 1
+        assert len(request.images) == min(keep, turn + 1)
+        dropped = turn + 1 - len(request.images)
+        shown = [request.prompt[span.start : span.stop] for span in request.images]
+        assert all({*tokens} == {images.token_id} for tokens in shown)
+        text = request.prompt
+        assert sum(text[i : i + len(note)] == note for i in range(len(text))) == dropped
+        # A policy this young says the placeholder too: then it is a word of its own.
+        said = [n for n in tree.nodes if n.source == "sampled" and n.turn < turn]
+        words = sum(node.token_ids.count(images.token_id) for node in said)
+        assert text.count(images.token_id) == sum(map(len, shown)) + words
+        # A note stands in the place of the image and of what the template wraps it in.
+        span = full.images[0].stop - full.images[0].start
+        turns_alike = turn < keep
+        if turns_alike:
+            assert text == full.prompt
+        else:
+            starts = text.index(note[0])
+            assert text[:starts] == full.prompt[: full.images[0].start - 1]
+        assert span > 1
+
+
+@pytest.mark.parametrize("keep", [1, 2, None])
+async def test_every_sampled_token_trains_once_in_the_context_it_was_sampled_in(
+    tmp_path: Path, keep: int | None
+) -> None:
+    tree, asked = await played(tmp_path, keep)
+    (trajectory,) = tree.trajectories()
+    sample = sample_of(trajectory)
+    assert sample is not None
+    cut = contexts(sample)
+    assert len(cut) == (1 if keep is None else 6 - keep)
+    trained: Counter[int] = Counter()
+    for context in cut:
+        own = context.sample
+        trained.update(context.places[own.mask].tolist())
+        for turn in np.unique(own.turns[own.mask]):
+            request = asked[int(turn)]
+            first = int(np.flatnonzero(own.mask & (own.turns == turn))[0])
+            assert tuple(own.token_ids[:first]) == request.prompt
+            seen = tuple(span for span in own.images if span.stop <= first)
+            assert seen == request.images
+    assert trained == Counter(np.flatnonzero(sample.sampled).tolist())
+
+
+async def test_a_chat_format_without_a_note_is_refused(tmp_path: Path) -> None:
+    chat = ChatFormat(tokenizer_of(tmp_path))
+    with pytest.raises(ConfigError, match=r"leave rollout.images out"):
+        _ = chat.image_note
+
+
+def test_a_new_policy_that_sees_trains_and_goes_on(tmp_path: Path) -> None:
+    """A run of two steps whose folder opens as a policy; then one more from its checkpoint."""
+    changes = {
+        "run.folder": str(tmp_path),
+        "run.steps": 2,
+        "env.kwargs": {"clicks": 2, "width": 56, "height": 56},
+        "policy.make": SECTION.model_dump(),
+        "warmstart.steps": 3,
+        "warmstart.demonstrations": 40,
+        "warmstart.batch_size": 8,
+        "engine.context_tokens": 128,
+        "rollout.tasks_per_step": 2,
+        "rollout.group_size": 2,
+        "rollout.max_turns": 2,
+        "rollout.images": 1,
+        "evaluate.tasks": 4,
+    }
+    first = agentrl.train("configs/see_button.yaml", changes)
+    assert first.steps == 2
+    names = {file.name for file in (first.folder / "policy").iterdir()}
+    assert {"preprocessor_config.json", "model.safetensors", "tokenizer.json"} <= names
+    more = agentrl.train("configs/see_button.yaml", {**changes, "run.steps": 3}, resume=True)
+    assert more.steps == 3
+    objects = [f for f in (first.folder / "store" / "objects").rglob("*") if f.is_file()]
+    pictures = [f for f in objects if f.read_bytes().startswith(b"\x89PNG")]
+    assert pictures, "the record holds what was shown"
+
+
+def test_a_text_policy_plays_the_same_environment_in_words(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(["red square"], vocab_size=300, folder=tmp_path)
+    chat = ChatFormat(tokenizer)
+    seen: Sequence[Message] = (Message("user", (picture(1), "Click.")),)
+    with pytest.raises(ConfigError, match=r"shows no images"):
+        chat.opening(seen)
+    task = Task(prompt="Click.")
+    assert chat.opening(task.messages)[0].images == ()
