@@ -52,7 +52,7 @@ BROKEN: dict[str, tuple[str, str, set[str]]] = {
     ),
     "hides tools": ("tool | tojson", "'-'", {"shows tools"}),
     "hides answers": (
-        '"\\n<tool_response>\\n" + message.content',
+        '"\\n<tool_response>\\n" + shown(message.content)',
         '"\\n<tool_response>\\n"',
         {"shows calls and answers"},
     ),
