@@ -62,7 +62,7 @@ def test_there_are_enough_kinds_of_tasks_in_every_program() -> None:
 def test_every_template_has_tasks_of_both_splits(template: Template) -> None:
     pack = template_pack(templates=[template.name])
     for split in ("train", "heldout"):
-        assert len(list(islice(pack.tasks(split, 0), 15))) == 15
+        assert len(list(islice(pack.tasks(split, 0), 10))) == 10
 
 
 # -- what is judged --------------------------------------------------------------------------------
@@ -152,7 +152,9 @@ def test_a_workbook_is_read_as_it_was_written() -> None:
     cells = {"A1": "a < b & c", "C7": "12", "B2": "=sum(A1:A3)", "Z99": "-1.5"}
     assert cells_of(sheet(cells)) == cells
     assert cells_of(gzip.compress(sheet(cells))) == cells
-    assert cells_of(gzip.compress(b" " * 2**26)) is None, "it is not unpacked without end"
+    large = sheet(cells).replace(b"?>", b"?>" + b" " * 2**24, 1)
+    assert cells_of(large) == cells
+    assert cells_of(gzip.compress(large)) is None, "it is not unpacked without end"
     assert cells_of(b'<!DOCTYPE x [<!ENTITY a "b">]>' + sheet(cells)) is None
     assert cells_of(gzip.compress(sheet(cells))[:40]) is None
     assert cells_of(sheet(cells).replace(b'Row="0"', b'Row="x"')) is None

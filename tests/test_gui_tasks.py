@@ -50,6 +50,29 @@ def test_settings_are_checked() -> None:
             GuiEnv(pack="agentrl_envs.gui.tasks:template_pack", **wrong)  # pyright: ignore[reportArgumentType]
 
 
+def test_tasks_are_the_same_in_every_process(root: Path) -> None:
+    """Whatever order Python's sets have there."""
+    code = (
+        "from itertools import islice; from agentrl_envs.gui.tasks import template_pack as pack; "
+        "print([(t.id, t.prompt, t.data) for s in ('train', 'heldout') "
+        "for t in islice(pack().tasks(s, 0), 120)])"
+    )
+    path = ":".join(filter(None, sys.path))
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            cwd=root,
+            env={"PYTHONPATH": path, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+
+
 def test_nothing_of_the_desktop_is_imported_for_its_tasks(root: Path) -> None:
     """Tasks are listed where no desktop can be run, and quickly."""
     code = (

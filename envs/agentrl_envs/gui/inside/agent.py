@@ -132,11 +132,6 @@ class Agent:
         """Return where the mouse is."""
         return {"at": self._session.windows.pointer()}, b""
 
-    def do_activate(self, window: int) -> Answer:
-        """Bring a window to the front."""
-        self._session.windows.activate(window)
-        return {}, b""
-
     def do_move(self, x: int, y: int) -> Answer:
         """Move the pointer."""
         self._session.hands.move(x, y)

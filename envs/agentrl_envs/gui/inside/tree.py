@@ -107,12 +107,6 @@ class Tree:
         """Return the process of a program on the bus, or 0."""
         return self._pids.get(program, 0)
 
-    def grab_focus(self, reference: Reference, deadline_s: float) -> bool:
-        """Give an object the keyboard; whether it took it."""
-        end_s = time.monotonic() + deadline_s
-        (done,) = self._ask([_Ask(reference, _COMPONENT, "GrabFocus")], end_s)
-        return bool(done and done[0])
-
     def _connect(self, address: str) -> Any:
         flags = self._gio.DBusConnectionFlags
         return self._gio.DBusConnection.new_for_address_sync(

@@ -4,10 +4,7 @@ import importlib
 from typing import Any, NamedTuple
 
 _VIEWABLE = 2
-_CURRENT_TIME = 0
 _ANY_TYPE = 0
-_TO_THE_MANAGER = 1 << 20 | 1 << 19
-"""SubstructureRedirect and SubstructureNotify: how the window manager hears of a wish."""
 
 
 class Window(NamedTuple):
@@ -23,10 +20,6 @@ class Window(NamedTuple):
     active: bool
     managed: bool
     """False for menus and other windows that draw themselves past the window manager."""
-
-    def holds(self, x: int, y: int) -> bool:
-        """Return whether a point of the screen is in it."""
-        return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
 
 
 class Windows:
@@ -55,14 +48,6 @@ class Windows:
             if window is not None:
                 found.append(window)
         return found
-
-    def close(self, window: int) -> None:
-        """Ask a program to close a window of its."""
-        self._tell(window, "_NET_CLOSE_WINDOW", [_CURRENT_TIME, 2, 0, 0, 0])
-
-    def activate(self, window: int) -> None:
-        """Bring a window to the front and give it the keyboard."""
-        self._tell(window, "_NET_ACTIVE_WINDOW", [2, _CURRENT_TIME, 0, 0, 0])
 
     def pointer(self) -> tuple[int, int]:
         """Return where the mouse is."""
@@ -108,11 +93,3 @@ class Windows:
                 value = found.value
                 return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         return ""
-
-    def _tell(self, window: int, what: str, data: list[int]) -> None:
-        event: Any = importlib.import_module("Xlib.protocol.event")
-        kind = self._display.intern_atom(what)
-        target = self._display.create_resource_object("window", window)
-        message = event.ClientMessage(window=target, client_type=kind, data=(32, data))
-        self._root.send_event(message, event_mask=_TO_THE_MANAGER)
-        self._display.sync()

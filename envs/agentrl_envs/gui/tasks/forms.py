@@ -77,8 +77,7 @@ def _some_text(random: Random, count: int) -> dict[str, str]:
 
 def _labels(random: Random, count: int) -> list[str]:
     """Return different names of things: enough of them that no two tasks are alike."""
-    made = {f"{random.choice(COLOURS)} {thing.lower()}" for thing in random.sample(THINGS, count)}
-    return sorted(made, key=lambda _: random.random())
+    return [f"{random.choice(COLOURS)} {thing.lower()}" for thing in random.sample(THINGS, count)]
 
 
 def _listed(new: Mapping[str, Any]) -> str:
