@@ -1,6 +1,8 @@
 """The engine with images: its log-probs are those of a plain forward pass of transformers.
 
-Mutants seen caught: (filled in below)
+Mutants seen caught: images without a name in the cache, rotations in another order in memory,
+features kept over a load, positions behind an image one off, deep features left out, and the first
+tokens of an image for its later ones.
 """
 
 import asyncio

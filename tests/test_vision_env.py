@@ -1,6 +1,6 @@
 """Screens to look at: what is asked for can be seen, only seen, and is paid where it is clicked.
 
-Mutants seen caught: (filled in below)
+Mutant seen caught: a button twice as wide as it is drawn.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Training on what was seen: every way to split a batch gives the loss and gradient of one by one.
 
-Mutants seen caught: (filled in below)
+Mutants seen caught: positions of text alone, and two images for one in a tree.
 """
 
 from collections.abc import Sequence

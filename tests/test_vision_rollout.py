@@ -1,8 +1,13 @@
 """Images in episodes and in runs: windows of screenshots, and a new policy that sees.
 
-Mutants seen caught: (filled in below)
+Mutants seen caught: images of a context not moved with it, a new context that withdraws nothing,
+images not moved behind a note, what the template writes behind an image left beside the note.
 """
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +138,8 @@ async def test_a_window_keeps_the_last_images_and_notes_the_others(
         else:
             starts = text.index(note[0])
             assert text[:starts] == full.prompt[: full.images[0].start - 1]
+            after, behind = starts + len(note), full.images[0].stop + 1
+            assert text[after : after + 4] == full.prompt[behind : behind + 4]
         assert span > 1
 
 
@@ -165,10 +172,10 @@ async def test_a_chat_format_without_a_note_is_refused(tmp_path: Path) -> None:
         _ = chat.image_note
 
 
-def test_a_new_policy_that_sees_trains_and_goes_on(tmp_path: Path) -> None:
-    """A run of two steps whose folder opens as a policy; then one more from its checkpoint."""
-    changes = {
-        "run.folder": str(tmp_path),
+def changes_of(folder: Path) -> dict[str, Any]:
+    """Return what makes the shipped config small."""
+    return {
+        "run.folder": str(folder),
         "run.steps": 2,
         "env.kwargs": {"clicks": 2, "width": 56, "height": 56},
         "policy.make": SECTION.model_dump(),
@@ -182,6 +189,11 @@ def test_a_new_policy_that_sees_trains_and_goes_on(tmp_path: Path) -> None:
         "rollout.images": 1,
         "evaluate.tasks": 4,
     }
+
+
+def test_a_new_policy_that_sees_trains_and_goes_on(tmp_path: Path) -> None:
+    """A run of two steps whose folder opens as a policy; then one more from its checkpoint."""
+    changes = changes_of(tmp_path)
     first = agentrl.train("configs/see_button.yaml", changes)
     assert first.steps == 2
     names = {file.name for file in (first.folder / "policy").iterdir()}
@@ -201,3 +213,45 @@ def test_a_text_policy_plays_the_same_environment_in_words(tmp_path: Path) -> No
         chat.opening(seen)
     task = Task(prompt="Click.")
     assert chat.opening(task.messages)[0].images == ()
+
+
+KILLED = """
+import os, sys
+import agentrl
+from agentrl.engine.local import LocalEngine
+
+own, asked = LocalEngine.generate, 0
+
+
+async def generate(self, request):
+    global asked
+    if request.images and "/1/" in request.id[-4:]:
+        asked += 1
+        if asked == 6:
+            os.kill(os.getpid(), 9)
+    return await own(self, request)
+
+
+LocalEngine.generate = generate
+agentrl.train("configs/see_button.yaml", eval(sys.argv[1]))
+"""
+
+
+def test_a_run_killed_between_turns_goes_on_with_what_was_shown(tmp_path: Path) -> None:
+    """Second turns are in flight when the process dies; they go on from their first turns, with the
+    images read back from the store."""
+    changes = changes_of(tmp_path) | {"run.steps": 1}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, repr(changes)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert died.returncode == -9, died.stderr
+    result = agentrl.train("configs/see_button.yaml", changes, resume=True)
+    assert result.steps == 1
+    resumed = json.loads((result.folder / "summary.json").read_text())["resumed"]
+    assert resumed["restored_turns"] > 0
