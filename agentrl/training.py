@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl import branching, wiring
+from agentrl import branching, curating, wiring
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
@@ -171,24 +171,24 @@ async def _train(
             )
             at = trainer.version
             stack.enter_context(_recording(record, sampler, summary, remembered, step=at))
-            curation = wiring.curation(
+            curation = curating.curation(
                 config,
                 sampler,
                 lambda: wiring.task_sampler(config, make_env(), list(heldout)),
                 version=at,
                 saved=remembered.get("curation"),
-                stored=checkpoints.read(wiring.SUCCESSES),
+                stored=checkpoints.read(curating.SUCCESSES),
             )
             async with engine:
                 await engine.load(trainer.weights(), trainer.version)
                 make_world = await stack.enter_async_context(wiring.worlds(config, make_env))
                 rollouts = wiring.rollouts(config, make_world, engine, policy.chat)
                 vocabulary = policy.model.config.get_text_config().vocab_size
-                drafts = wiring.drafts(
+                drafts = curating.drafts(
                     config,
                     rollouts,
                     vocabulary=vocabulary,
-                    stored=checkpoints.read(wiring.DRAFTS),
+                    stored=checkpoints.read(curating.DRAFTS),
                 )
                 spans = wiring.spans(config)
                 gate = wiring.gate(
@@ -381,10 +381,10 @@ class _Loop:
     def _save(self) -> None:
         """Write a checkpoint; what no kept checkpoint needs any more goes."""
         samplers: dict[str, Any] = {"tasks": {"position": self.position}}
-        files = wiring.draft_files(self.drafts)
+        files = curating.draft_files(self.drafts)
         if self.curation is not None:
             samplers["curation"] = self.curation.saved
-            files |= wiring.curation_files(self.curation)
+            files |= curating.curation_files(self.curation)
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
         self.checkpoints.save(self.trainer, samplers=samplers, files=files)

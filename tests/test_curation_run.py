@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import agentrl
 from agentrl.config.curation import CurationSection
 from agentrl.config.schema import method_of, plain, sections_of
+from agentrl.curating import SUCCESSES
 from agentrl.errors import ConfigError
 from agentrl.learn.trainer import Trainer
 from agentrl.message import Message
@@ -26,7 +27,6 @@ from agentrl.rollout.curation.rules import SLOTS, Curation, curation_of
 from agentrl.store.codec import unpack
 from agentrl.tool_env import ToolEnv
 from agentrl.training import RunResult, train
-from agentrl.wiring import SUCCESSES
 from tests.doubles import double, doubles, gold
 
 CONFIG = """

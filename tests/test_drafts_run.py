@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from agentrl.config.load import load_config
+from agentrl.curating import DRAFTS
 from agentrl.errors import ConfigError
 from agentrl.metrics import read_metrics
 from agentrl.store.codec import unpack
 from agentrl.training import RunResult, train
-from agentrl.wiring import DRAFTS
 from tests.test_training import Doubles, config_file, final_weights
 
 __all__ = ["Doubles"]

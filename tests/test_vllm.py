@@ -19,6 +19,7 @@ DEADLINE_S = 1200.0
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_with_vllm(file: Path, root: Path) -> None:
     command = [python_of("vllm"), "-m", "pytest", "-p", "no:cacheprovider", str(file)]
+    command += ["-o", f"timeout={DEADLINE_S:g}"]
     known = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(
         command,

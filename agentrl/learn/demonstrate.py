@@ -10,7 +10,7 @@ from agentrl.gold import GoldEpisode
 from agentrl.learn.recording import AssistantSaid, Recording
 from agentrl.learn.warmstart import Demonstration
 from agentrl.message import ImageSpan, Message
-from agentrl.rollout.episode import Chat, TokenSegment
+from agentrl.rollout.chat import Chat, TokenSegment
 from agentrl.rollout.patch import Writer
 
 

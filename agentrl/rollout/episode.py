@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from agentrl.env import Action, Env, Observation, Patch, Step, ToolSchema
+from agentrl.env import Action, Env, Observation, Patch, Step
 from agentrl.errors import (
     CancelledRollout,
     ConfigError,
@@ -20,14 +20,14 @@ from agentrl.errors import (
     RolloutError,
     blame,
 )
-from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.rollout.chat import Chat, TokenSegment
 from agentrl.rollout.image_window import without_images
 from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
 from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Source, Tree, Truncated
+from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Tree, Truncated
 
 CLOSE_S = 10.0
 """Deadline of an environment's close: it must not hold back the next trajectory."""
@@ -42,59 +42,6 @@ class StoppedTrajectory(CancelledRollout):
 
 
 @runtime_checkable
-class TokenSegment(Protocol):
-    """A run of token ids from one source."""
-
-    @property
-    def source(self) -> Source:
-        """Who made the tokens."""
-        ...
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The tokens."""
-        ...
-
-    @property
-    def images(self) -> tuple[Image, ...]:
-        """The images whose placeholders are among the tokens."""
-        ...
-
-    @property
-    def image_spans(self) -> tuple[tuple[int, int], ...]:
-        """First and one past the last of the tokens of each image."""
-        ...
-
-
-class Chat(Protocol):
-    """Messages to tokens and back, incrementally; `agentrl.chat` implements it."""
-
-    @property
-    def stop_token_ids(self) -> frozenset[int]:
-        """What ends an assistant turn."""
-        ...
-
-    def opening(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[TokenSegment]:
-        """Render the prompt of an episode."""
-        ...
-
-    def reply(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[TokenSegment]:
-        """Render what follows a sampled turn, up to where the next one begins."""
-        ...
-
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read a sampled turn."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits:
     """When a trajectory is stopped, and how long anything in it may take."""

@@ -8,7 +8,7 @@ from agentrl.errors import ConfigError
 from agentrl.message import ImageSpan
 
 if TYPE_CHECKING:
-    from agentrl.rollout.episode import Chat
+    from agentrl.rollout.chat import Chat
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from agentrl.message import Message
 from agentrl.trajectory import Tree
 
 if TYPE_CHECKING:
-    from agentrl.rollout.episode import Chat
+    from agentrl.rollout.chat import Chat
 
 
 @runtime_checkable

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from agentrl.env import Env
 from agentrl.errors import ForkUnsupported, RolloutError
 from agentrl.policy import PolicyEngine, Sampling
-from agentrl.rollout.episode import CLOSE_S, Chat, Episode, EpisodeLimits, Place
+from agentrl.rollout.chat import Chat
+from agentrl.rollout.episode import CLOSE_S, Episode, EpisodeLimits, Place
 from agentrl.rollout.gate.alarm import Alarms
 from agentrl.rollout.gate.deadline import GateDeadlines
 from agentrl.rollout.gate.policy import GatePolicy

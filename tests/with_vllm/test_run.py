@@ -1,7 +1,4 @@
-"""Whole runs of a tiny policy with `engine.kind: vllm`, beside the same with the local engine.
-
-Mutants seen caught: weights that are not loaded after a step; versions that stand still.
-"""
+"""Whole runs of a tiny policy with `engine.kind: vllm`, beside the same with the local engine."""
 
 import sys
 from pathlib import Path

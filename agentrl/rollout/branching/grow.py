@@ -13,7 +13,8 @@ from agentrl.rollout.branching.decision import BranchDecision, Start
 from agentrl.rollout.branching.growing import Copied, Growing, Watch
 from agentrl.rollout.branching.growth import Ended
 from agentrl.rollout.branching.topology import Event, Topology
-from agentrl.rollout.episode import Chat, Episode, EpisodeLimits
+from agentrl.rollout.chat import Chat
+from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
 

@@ -19,10 +19,10 @@ from agentrl.policy import (
     Scores,
     ScoringEngine,
 )
+from agentrl.rollout.chat import Chat
 from agentrl.rollout.drafts.calls import whole_calls
 from agentrl.rollout.drafts.draft import Draft, DraftedTurn
 from agentrl.rollout.drafts.verify import Alternatives, Rule, cut, settlement
-from agentrl.rollout.episode import Chat
 from agentrl.seeds import derive
 
 Reuse = Literal["execute", "verify", "trust"]

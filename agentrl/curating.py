@@ -1,0 +1,94 @@
+"""From the sections `curation` and `rollout.drafts` to what chooses tasks and is used again."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentrl.config.run import RunConfig
+from agentrl.rollout.curation.curated_step import Curator
+from agentrl.rollout.curation.curator import CurationState
+from agentrl.rollout.curation.gated import GatedCuration
+from agentrl.rollout.curation.rules import curation_of
+from agentrl.rollout.curation.saved import decode
+from agentrl.rollout.drafts.cache import DraftCache
+from agentrl.rollout.drafts.play import DraftedPlay
+from agentrl.rollout.drafts.reuse import Reusing
+from agentrl.rollout.drafts.verify import Rule
+from agentrl.rollout.pool import Rollouts
+from agentrl.sampler import TaskSampler
+from agentrl.seeds import derive
+from agentrl.store.codec import pack, unpack
+from agentrl.wiring import train_sampling
+
+DRAFTS = "drafts.bin"
+"""The file of a checkpoint that holds the trajectories of `rollout.drafts`."""
+SUCCESSES = "successes.bin"
+"""The file of a checkpoint that holds the trajectories of `curation.pool`."""
+
+
+def curation(
+    config: RunConfig,
+    stream: TaskSampler,
+    known: Callable[[], TaskSampler],
+    *,
+    version: int,
+    saved: Mapping[str, Any] | None,
+    stored: bytes | None = None,
+) -> GatedCuration | None:
+    """Return what chooses tasks and groups, or None where nothing is chosen.
+
+    Tasks come from `stream`, or are those of a fresh one, `known`, of which a sampler chooses.
+    `saved` is what `GatedCuration.saved` was at the checkpoint of `version`, and `stored` the file
+    of `curation_files` there.
+    """
+    rules = curation_of(config.curation.model_dump())
+    if rules.does_nothing:
+        return None
+    curator = Curator(
+        rules,
+        stream if rules.sampler is None else known(),
+        seed=derive(config.run.seed, "curation"),
+        group_size=config.rollout.group_size,
+        max_turns=config.rollout.max_turns,
+        state=None if saved is None else decode(CurationState, saved),
+        branches=None if stored is None else unpack(stored),
+    )
+    return GatedCuration(curator=curator, wanted=config.rollout.tasks_per_step, version=version)
+
+
+def drafts(
+    config: RunConfig, rollouts: Rollouts, *, vocabulary: int, stored: bytes | None
+) -> DraftedPlay | None:
+    """Return how trajectories are played with drafts, or None where every token is sampled anew.
+
+    `vocabulary` is how many tokens the policy may choose from, `stored` the file of a checkpoint.
+    """
+    section = config.rollout.drafts
+    if section is None:
+        return None
+    cache = DraftCache(section.capacity_tokens, rollouts.engine.version)
+    if stored is not None:
+        cache.take_back(unpack(stored))
+    rule = Rule(leniency=section.leniency, scale=section.scale, floor=section.floor)
+    return DraftedPlay(
+        rollouts=rollouts,
+        sampling=train_sampling(config),
+        cache=cache,
+        seed=config.run.seed,
+        reusing=Reusing(
+            rule=rule,
+            residual=section.residual,
+            alternatives=min(section.alternatives, vocabulary),
+            reuse=section.reuse,
+        ),
+        max_age=config.rollout.max_age,
+    )
+
+
+def draft_files(drafts: DraftedPlay | None) -> dict[str, bytes]:
+    """Return what a checkpoint holds of drafts in files."""
+    return {} if drafts is None else {DRAFTS: pack(drafts.saved())}
+
+
+def curation_files(curation: GatedCuration) -> dict[str, bytes]:
+    """Return what a checkpoint holds of curation in files: the successes that may be lent."""
+    return {SUCCESSES: pack(curation.stored)} if curation.curator.rules.pool else {}
