@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from agentrl.config.learning.layout import LayoutName
 from agentrl.learn.forward import score
 from agentrl.learn.layouts import LAYOUTS
+from agentrl.message import ImageSpan
 from benchmarks.harness import Benchmark, Contender, Run
 from benchmarks.measure import measure
 from benchmarks.shapes import recorded
@@ -73,6 +74,7 @@ class Drawn:
 
     token_ids: ndarray
     mask: ndarray
+    images: tuple[ImageSpan, ...] = ()
 
 
 Shape = Callable[[], list[Drawn]]

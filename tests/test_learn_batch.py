@@ -21,6 +21,7 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import Row, micro_batch, micro_batches
 from agentrl.learn.layouts.padded import Padded, plan
 from agentrl.learn.sample import Sample, groups_of
+from agentrl.message import ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
 
@@ -64,6 +65,7 @@ class Pair:
 
     token_ids: np.ndarray
     mask: np.ndarray
+    images: tuple[ImageSpan, ...] = ()
 
 
 Parts = tuple[tuple[Source, tuple[int, ...]], ...]

@@ -213,9 +213,9 @@ def cut_off(trees: Sequence[Tree], *samples: int) -> list[Tree]:
 
 
 def trained(
-    config: LearnSection, trees: Sequence[Tree], **knobs: int
+    config: LearnSection, trees: Sequence[Tree], *, steps: int = 1
 ) -> tuple[dict[str, float], Trainer]:
-    trainer = Trainer(model_of(), config, seed=3, **knobs)
+    trainer = Trainer(model_of(), config, seed=3, steps=steps)
     return trainer.step(trees), trainer
 
 

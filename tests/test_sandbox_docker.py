@@ -16,11 +16,11 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -280,7 +280,6 @@ class Answers(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 class Answer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Answers
 
     def _say(self, status: int, said: dict[str, str]) -> None:
         body = b"" if status == 204 else json.dumps(said).encode()
@@ -297,8 +296,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self._say(404, {"message": "No such container: some"})
 
     def do_DELETE(self) -> None:
-        self.server.removals += 1
-        left = self.server.statuses
+        engine = cast("Answers", self.server)
+        engine.removals += 1
+        left = engine.statuses
         self._say(left.pop(0) if len(left) > 1 else left[0], {"message": ENDED_MEANWHILE})
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -306,7 +306,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def answering(path: Path, statuses: list[int]) -> Iterator[Answers]:
+def answering(path: Path, statuses: list[int]) -> Generator[Answers]:
     with Answers(path, statuses) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
