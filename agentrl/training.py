@@ -183,26 +183,18 @@ async def _train(
                 await engine.load(trainer.weights(), trainer.version)
                 make_world = await stack.enter_async_context(wiring.worlds(config, make_env))
                 rollouts = wiring.rollouts(config, make_world, engine, policy.chat)
-                vocabulary = policy.model.config.get_text_config().vocab_size
-                drafts = curating.drafts(
-                    config,
-                    rollouts,
-                    vocabulary=vocabulary,
-                    stored=checkpoints.read(curating.DRAFTS),
-                )
                 spans = wiring.spans(config)
-                gate = wiring.gate(
+                gate, drafts = _gate(
                     config,
-                    rollouts,
-                    sampler.take,
-                    on_stuck=progress.say,
+                    folder,
+                    progress,
+                    policy=policy,
+                    rollouts=rollouts,
+                    sampler=sampler,
                     version=trainer.version,
                     record=record,
                     curation=curation,
-                    trees=branching.trees(
-                        config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
-                    ),
-                    drafts=drafts,
+                    stored=checkpoints.read(curating.DRAFTS),
                     spans=spans,
                 )
                 loop = _Loop(
@@ -237,6 +229,41 @@ async def _train(
                         check_all_read(config)
                     async with gate:
                         return await loop.run(writer)
+
+
+def _gate(
+    config: RunConfig,
+    folder: RunFolder,
+    progress: Progress,
+    *,
+    policy: Policy,
+    rollouts: Rollouts,
+    sampler: TaskSampler,
+    version: int,
+    record: RunStore | None,
+    curation: GatedCuration | None,
+    stored: bytes | None,
+    spans: Spans | None,
+) -> tuple[Gate, DraftedPlay | None]:
+    """Return what makes batches, and what it uses again; `stored` are a checkpoint's drafts."""
+    vocabulary = policy.model.config.get_text_config().vocab_size
+    drafts = curating.drafts(config, rollouts, vocabulary=vocabulary, stored=stored)
+    trees = branching.trees(
+        config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
+    )
+    gate = wiring.gate(
+        config,
+        rollouts,
+        sampler.take,
+        on_stuck=progress.say,
+        version=version,
+        record=record,
+        curation=curation,
+        trees=trees,
+        drafts=drafts,
+        spans=spans,
+    )
+    return gate, drafts
 
 
 @contextmanager

@@ -213,7 +213,7 @@ def cut_off(trees: Sequence[Tree], *samples: int) -> list[Tree]:
 
 
 def trained(
-    config: LearnSection, trees: Sequence[Tree], *, steps: int = 1
+    config: LearnSection, trees: Sequence[Tree], *, steps: int | None = None
 ) -> tuple[dict[str, float], Trainer]:
     trainer = Trainer(model_of(), config, seed=3, steps=steps)
     return trainer.step(trees), trainer
