@@ -216,14 +216,10 @@ async def _train(
                     spans=spans,
                     position=sampler.position,
                 )
-                with (
-                    spans or nullcontext(),
-                    MetricsWriter(
-                        folder.path,
-                        tensorboard=config.metrics.tensorboard,
-                        sinks=wiring.sinks(config, folder.path),
-                    ) as writer,
-                ):
+                sinks = wiring.sinks(config, folder.path)
+                board = config.metrics.tensorboard
+                writing = MetricsWriter(folder.path, tensorboard=board, sinks=sinks)
+                with spans or nullcontext(), writing as writer:
                     writer.truncate_after(trainer.version)
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)

@@ -1,13 +1,14 @@
 """What an episode asks of a chat format: messages to tokens and back."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentrl.env import Action, ToolSchema
 from agentrl.message import Image, Message
 from agentrl.trajectory import Source
 
 
+@runtime_checkable
 class TokenSegment(Protocol):
     """A run of token ids from one source."""
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from agentrl.env import Action, Env, Observation, Patch, Step
 from agentrl.errors import (
@@ -41,7 +41,6 @@ class StoppedTrajectory(CancelledRollout):
         self.limit: Limit = limit
 
 
-@runtime_checkable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits:
     """When a trajectory is stopped, and how long anything in it may take."""
