@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agentrl.env import Action, call
 from agentrl.message import Message
@@ -28,6 +29,25 @@ class LoadedPack(MiniWobPack):
         return world
 
 
+class UnpreparedPack(LoadedPack):
+    """The same, and no page is loaded before its episode begins."""
+
+    def world(self, task: Task) -> MiniWobWorld:
+        """Return a world that tells nobody what could be loaded ahead."""
+        world = super().world(task)
+        setattr(world, "ahead", lambda: None)  # noqa: B010 - of this one world
+        return world
+
+
+Page = Literal["kept", "ahead", "loaded"]
+"""Of an episode: the one that is there, one loaded while the policy thought, or one loaded then."""
+_PACKS: Mapping[Page, type[MiniWobPack]] = {
+    "kept": MiniWobPack,
+    "ahead": LoadedPack,
+    "loaded": UnpreparedPack,
+}
+
+
 @dataclass(slots=True)
 class Seconds:
     """What resets and steps took."""
@@ -36,18 +56,18 @@ class Seconds:
     steps: list[float] = field(default_factory=list[float])
 
 
-def _env(pool: BrowserPool, kinds: Sequence[Kind], *, soft: bool) -> WebEnv:
-    pack = (MiniWobPack if soft else LoadedPack)(families=FAMILY)
+def _env(pool: BrowserPool, kinds: Sequence[Kind], page: Page) -> WebEnv:
+    pack = _PACKS[page](families=FAMILY)
     return WebEnv(pack=pack, observation=list(kinds), screen=(400, 300), browser=pool)
 
 
-async def one_after_another(kinds: Sequence[Kind], episodes: int, *, soft: bool) -> Seconds:
+async def one_after_another(kinds: Sequence[Kind], episodes: int, page: Page) -> Seconds:
     """Play episodes one at a time: reset, a click that changes nothing, one that solves the task.
 
     Between them, as while a policy thinks, the pool makes pages ready.
     """
     pool = await BrowserPool.open(BrowserSettings(warm=2))
-    env = _env(pool, kinds, soft=soft)
+    env = _env(pool, kinds, page)
     seconds = Seconds()
     try:
         for number, task in zip(range(episodes + 3), _tasks(env, "train"), strict=False):
@@ -88,7 +108,7 @@ class Crowd:
 async def at_once(count: int, each: int) -> Crowd:
     """Play `each` episodes in each of `count` environments that share a browser."""
     pool = await BrowserPool.open(BrowserSettings(warm=0, episodes=count))
-    envs = [_env(pool, ["axtree"], soft=True) for _ in range(count)]
+    envs = [_env(pool, ["axtree"], "kept") for _ in range(count)]
 
     async def play(env: WebEnv, episodes: int) -> None:
         for _, task in zip(range(episodes), _tasks(env, "train"), strict=False):
