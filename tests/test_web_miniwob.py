@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentrl.env import call, say
+from agentrl.env import GoldPlayer, call, say
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gold import play_gold
 from agentrl.task import SPLITS
@@ -273,6 +273,22 @@ class TestPages:
             opening, _ = await env.reset(seed=0, options={"task": task_of("click-button", seed)})
             texts.add(opening.messages[0].text)
         assert len(texts) == 4
+
+
+@pytest.mark.parametrize(
+    ("families", "heldout", "plays"),
+    [
+        ("click-test", (), True),
+        ("bisect-angle", (), False),
+        (["click-test", "bisect-angle"], (), False),
+        (["click-test", "bisect-angle"], "bisect-angle", True),
+    ],
+)
+def test_an_environment_is_a_player_where_all_that_trains_can_be_played(
+    families: str | list[str], heldout: str | tuple[str, ...], plays: bool
+) -> None:
+    env = WebEnv(pack=MiniWobPack(families=families, heldout_families=heldout))
+    assert isinstance(env, GoldPlayer) == plays
 
 
 def test_a_family_without_a_player_says_so() -> None:

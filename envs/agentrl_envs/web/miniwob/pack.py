@@ -62,6 +62,11 @@ class MiniWobPack:
         self._size = size
         self._partial_credit = partial_credit
 
+    @property
+    def has_gold(self) -> bool:
+        """Return whether every family that is trained on has a player."""
+        return all(family in PLAYERS for family in self._families["train"])
+
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Yield tasks, one of each family in turn."""
         return islice(self._stream(split, seed), self._size)
