@@ -41,7 +41,7 @@ async def won(tasks: Iterator[Task], at_once: int) -> tuple[Counter[str], list[s
     wins, losses = Counter[str](), list[str]()
 
     async def play() -> None:
-        env = WebEnv(pack=MiniWobPack(families="all"), browser=pool, screen=(400, 300))
+        env = WebEnv(pack=MiniWobPack(families=[*PLAYERS]), browser=pool, screen=(400, 300))
         for task in tasks:
             family = task.tags[0]
             try:
