@@ -13,11 +13,11 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.closing import Closing
 from agentrl.engine.asked import check_id, check_images, check_request, check_vocabulary
 from agentrl.engine.decoder import Capacity, Segment, open_decoder
 from agentrl.engine.eyes import Sight
@@ -56,7 +56,7 @@ class EngineStatistics:
     """Spent in steps, on the wall clock."""
 
 
-class LocalEngine:
+class LocalEngine(Closing):
     """Samples many turns at once from a model in this process.
 
     Llama, Mistral, Qwen2, Qwen3 and the Qwen-VL models run in a decode loop of our own; every other
@@ -216,17 +216,6 @@ class LocalEngine:
         if self._loop is not None and not self._loop.done():
             # With nothing in flight the loop ends at its next look.
             await asyncio.wait([self._loop])
-
-    async def __aenter__(self) -> "LocalEngine":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def statistics(self) -> EngineStatistics:
         """Return what the engine has done so far."""

@@ -10,11 +10,11 @@ import contextlib
 import os
 from collections.abc import Mapping
 from itertools import count
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor
 
+from agentrl.closing import Closing
 from agentrl.engine.remote.frames import (
     PROTOCOL,
     Closed,
@@ -63,7 +63,7 @@ async def connect(
     )
 
 
-class RemoteEngine:
+class RemoteEngine(Closing):
     """One connection to an `EngineServer`. All calls belong to one event loop."""
 
     def __init__(
@@ -222,17 +222,6 @@ class RemoteEngine:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._writer.wait_closed()
-
-    async def __aenter__(self) -> "RemoteEngine":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import agentrl
+from agentrl.closing import Closing
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, path_of, shared
@@ -100,7 +100,7 @@ class EngineProcess:
         return _tail(self._log)
 
 
-class ProcessEngine:
+class ProcessEngine(Closing):
     """An engine in a process of its own. All calls belong to one event loop at a time.
 
     A process that dies fails what it was doing, as an engine's failure, and the next call waits for
@@ -210,14 +210,6 @@ class ProcessEngine:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     # --- the process ------------------------------------------------------------------------------
 
     async def _ready(self) -> RemoteEngine:
@@ -258,7 +250,7 @@ class ProcessEngine:
         return process
 
 
-class Replicas(Router):
+class Replicas(Router, Closing):
     """Several engines in processes of their own, as one: a `Router` that copies weights once."""
 
     def __init__(self, engines: list[ProcessEngine]) -> None:
@@ -279,14 +271,6 @@ class Replicas(Router):
             await self.close()
             raise errors.exceptions[0] from None
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 CONFIG_ERROR = 78

@@ -14,9 +14,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from itertools import count
-from types import TracebackType
 from typing import Any
 
+from agentrl.closing import Closing
 from agentrl.engine.remote.frames import (
     PROTOCOL,
     Closed,
@@ -39,7 +39,7 @@ HELLO_S = 30.0
 SILENCE_S = 60.0
 
 
-class EngineServer:
+class EngineServer(Closing):
     """Serves one engine, which it does not own, to any number of clients.
 
     They share it: pausing and loading it is for all of them, so one run should use it at a time.
@@ -83,17 +83,6 @@ class EngineServer:
             await asyncio.wait(self._serving)
         if self._server is not None:
             await self._server.wait_closed()
-
-    async def __aenter__(self) -> "EngineServer":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self.serve(reader, writer), name="agentrl-engine-client")

@@ -8,9 +8,9 @@ so a token's version is that of the weights whose logits it was drawn from.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import TypeVar
 
+from agentrl.closing import Closing
 from agentrl.engine.asked import check_request
 from agentrl.engine.flight import Flight
 from agentrl.engine.stopping import Decode
@@ -23,7 +23,7 @@ from agentrl.policy import Completion, FinishReason, GenerateRequest
 T = TypeVar("T")
 
 
-class VllmEngine:
+class VllmEngine(Closing):
     """Samples many turns at once with vLLM. All calls belong to one event loop at a time."""
 
     def __init__(
@@ -132,17 +132,6 @@ class VllmEngine:
                 await self._in_thread(self._core.close)
                 self._thread.shutdown()
                 self._thread = None
-
-    async def __aenter__(self) -> "VllmEngine":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- the loop ---------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from agentrl.closing import Closing
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint.chat import conversation, turn_bytes
 from agentrl.policy import Completion, GenerateRequest
@@ -46,7 +46,7 @@ class Endpoint:
         return f"{self.model} at {self.url}"
 
 
-class EndpointEngine:
+class EndpointEngine(Closing):
     """Asks an endpoint for turns. Its tokens are bytes: see `EndpointChat`.
 
     Tokens have no log-probs (they are nan). `abort` and `pause` drop what an endpoint is at: it
@@ -144,17 +144,6 @@ class EndpointEngine:
         self._resumed.set()
         self._end_all()
         await self._client.aclose()
-
-    async def __aenter__(self) -> "EndpointEngine":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def _end_all(self) -> None:
         for task in self._flights.values():

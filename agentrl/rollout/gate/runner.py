@@ -18,9 +18,9 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any
 
+from agentrl.closing import Closing
 from agentrl.policy import Completion, PolicyEngine
 from agentrl.rollout.gate.alarm import Alarms, OutcomeRates
 from agentrl.rollout.gate.batch import Batch
@@ -42,7 +42,7 @@ Play = Callable[[Seat], Awaitable[Leaf]]
 """Plays one trajectory on its seat and returns its leaf, which is not on the tree yet."""
 
 
-class Gate:
+class Gate(Closing):
     """Turns a stream of tasks into batches. Close it, or use it in `async with`."""
 
     def __init__(
@@ -217,17 +217,6 @@ class Gate:
             self._forget(task)
         self._running.clear()
         await self._topology.close()
-
-    async def __aenter__(self) -> "Gate":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- what a seat calls ------------------------------------------------------------------------
 
