@@ -16,10 +16,11 @@
     9     weights into the engine               Gate.load, in `_Loop._step` below
 
 cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
-in processes of their own.
+in processes of their own. gateway/ makes an agent program a world; vision/ is what images become in
+steps 3, 6 and 8.
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
-wiring.py and branching.py (config sections to parts), run_folder.py, run_id.py, summary.py and
+wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py, summary.py and
 metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same scheduler in
 virtual time), leftovers.py (what a killed run left), grading/ (checking apart from the episode).
 
