@@ -20,9 +20,10 @@ in processes of their own. gateway/ makes an agent program a world; vision/ is w
 steps 3, 6 and 8.
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
-wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py, summary.py and
-metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same scheduler in
-virtual time), leftovers.py (what a killed run left), grading/ (checking apart from the episode).
+wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py,
+summary.py and metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same
+scheduler in virtual time), leftovers.py (what a killed run left), grading/ (checking apart from the
+episode).
 
 Decisions are pure functions over frozen values (scheduler, advantage, loss, correction); the loops
 here and in rollout/ are thin. `rollout/` never imports torch; only `learn/` and `engine/` do.
