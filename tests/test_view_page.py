@@ -280,6 +280,7 @@ def test_everything_can_be_reached_by_keys(view: "Page") -> None:
     assert "colour tokens by source" in text(view, "dialog")
     view.keyboard.press("Escape")
     view.wait_for_selector("dialog[open]", state="hidden")
+    settle(view)
     view.keyboard.press("2")
     view.wait_for_selector(".list-row")
     settle(view)

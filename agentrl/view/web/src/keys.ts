@@ -1,4 +1,6 @@
-/** Keys, for the view that is open; a field that is being typed in keeps its own. */
+/** Keys, for the view that is open; a field that is being typed in keeps its own.
+ *
+ * A dialog that was closed keeps the focus for a moment: only an open one keeps its keys. */
 
 import { useEffect, useRef } from "preact/hooks";
 
@@ -11,7 +13,7 @@ export function useKeys(keys: Keys): void {
     const pressed = (event: KeyboardEvent) => {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
       const target = event.target as HTMLElement;
-      if (target.closest("input, select, textarea, dialog")) return;
+      if (target.closest("input, select, textarea, dialog[open]")) return;
       if (event.key === "Enter" && target.closest("button, a, summary")) return;
       const act = latest.current[event.key];
       if (!act) return;
