@@ -251,7 +251,11 @@ async def test_a_client_that_speaks_wrongly_is_let_go(
         engine = await RemoteEngine.over(reader, writer, start_s=DEADLINE_S)
         write_frame(writer, Frame(call))
         await until(lambda: not engine.is_open)
+        with pytest.raises(EngineError):
+            await engine.generate(long(max_new_tokens=3))
         await engine.close()
+        async with await connect(f"127.0.0.1:{port}", key=server.key) as other:
+            assert len((await other.generate(long(max_new_tokens=3))).token_ids) == 3
 
 
 async def test_a_cancelled_caller_frees_its_request_there(local: LocalEngine) -> None:

@@ -1,5 +1,6 @@
 """Tasks made of templates: filled in by seeds, in turns, split by seed or by template."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from random import Random
@@ -39,7 +40,7 @@ class Kind(Protocol):
 T = TypeVar("T", bound=Kind)
 
 
-class TemplateTasks(Generic[T]):
+class TemplateTasks(ABC, Generic[T]):
     """The tasks of some templates. What fills a template in is for a subclass to say."""
 
     def __init__(
@@ -101,9 +102,9 @@ class TemplateTasks(Generic[T]):
                     "out; choose more templates or levels"
                 )
 
+    @abstractmethod
     def filled_in(self, template: T, random: Random, seed: int) -> Wanted:
         """Return what a task of a template wants. Raises `Unfit` to be asked with another seed."""
-        raise NotImplementedError
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Yield the tasks of a split; a problem comes once."""

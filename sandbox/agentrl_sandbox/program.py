@@ -13,7 +13,25 @@ from agentrl_sandbox.cgroup import Bounds, Cgroups, Group
 
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
-_UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
+UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
+
+
+def read_only(files: Sequence[str], shown: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the options that show the system's programs, some of its files, and more; read-only.
+
+    `files` may be missing; `shown` are directories outside and where they are inside.
+    """
+    options = ["--ro-bind", "/usr", "/usr"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    for path in files:
+        options += ["--ro-bind-try", path, path]
+    for source, target in shown:
+        options += ["--ro-bind", source, target]
+    return options
 
 
 def bubblewrap_options(
@@ -31,19 +49,10 @@ def bubblewrap_options(
     each of `writable_bytes`, the last of which is the home unless `environ` says otherwise; `more`
     are further options, before the root becomes read-only.
     """
-    options = [f"--unshare-{kind}" for kind in _UNSHARED]
+    options = [f"--unshare-{kind}" for kind in UNSHARED]
     options += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
     options += ["--uid", "1000", "--gid", "1000", "--hostname", host_name]
-    options += ["--ro-bind", "/usr", "/usr"]
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            options += ["--ro-bind", path, path]
-    for path in _ETC:
-        options += ["--ro-bind-try", path, path]
-    for source, target in shown:
-        options += ["--ro-bind", source, target]
+    options += read_only(_ETC, shown)
     options += ["--proc", "/proc", "--dev", "/dev"]
     for path in writable:
         options += ["--size", f"{writable_bytes}", "--tmpfs", path]

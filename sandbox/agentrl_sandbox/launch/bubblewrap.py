@@ -19,13 +19,13 @@ from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import StartedProcess, start_process
 from agentrl_sandbox.launch.users import block, own_block, own_users
+from agentrl_sandbox.program import UNSHARED, read_only
 
 INSTALL = "apt-get install bubblewrap"
 WAY_OUT = (
     "or, to run model-written code with resource limits and nothing else, set "
     "sandbox.backend: process and sandbox.allow_unisolated: true"
 )
-_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")
 _CAPABILITIES = (
@@ -40,8 +40,6 @@ _FILES = {
 }
 """What programs look up, with nothing of this machine in it."""
 _ARCHIVE = "/run/agentrl.zip"
-_UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
-"""And the user namespace, by `enter.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,8 @@ def bubblewrap_options(
     A few capabilities are kept in the sandbox's own user namespace, so that the supervisor can give
     each session namespaces of its own; interpreters have none at all.
     """
-    options = [f"--unshare-{kind}" for kind in _UNSHARED]
+    # And the user namespace, by `enter.py`.
+    options = [f"--unshare-{kind}" for kind in UNSHARED]
     options += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     options += ["--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID), "--hostname", "sandbox"]
     options += ["--cap-drop", "ALL"]
@@ -179,16 +178,7 @@ def bubblewrap_options(
     # Else some that bubblewrap makes on its own way down are for one user alone.
     for path in _parents([*_ETC, *_FILES, _ARCHIVE, ROOT, *(target for _, target in binds)]):
         options += ["--perms", "0755", "--dir", path]
-    options += ["--ro-bind", "/usr", "/usr"]
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            options += ["--ro-bind", path, path]
-    for path in _ETC:
-        options += ["--ro-bind-try", path, path]
-    for source, target in binds:
-        options += ["--ro-bind", source, target]
+    options += read_only(_ETC, binds)
     # Devices one by one: --dev would add a second user namespace and take our capability.
     options += ["--proc", "/proc", "--tmpfs", "/dev"]
     for path in _DEVICES:
