@@ -42,7 +42,7 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
         vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
     )
     if section.processes:
-        from agentrl.engine.remote.process import ProcessEngine, Replicas
+        from agentrl.engine.remote import ProcessEngine, Replicas
 
         engines = [
             ProcessEngine(

@@ -1,6 +1,6 @@
 """An engine in another process: the contract over a socket, token ids as typed arrays.
 
-    ProcessEngine    owns a process, and replaces one that died     process.py
+    ProcessEngine    owns a process, and replaces one that died     process.py, replaced.py
       RemoteEngine   the contract, on our side of a socket          client.py
         ~~~~ frames: JSON and arrays, nothing that runs code        wire.py, frames.py
       EngineServer   any engine, on the other side                  server.py
@@ -11,13 +11,15 @@ flight, so an infrastructure failure and never a reward.
 """
 
 from agentrl.engine.remote.client import RemoteEngine, connect
-from agentrl.engine.remote.process import ProcessEngine, Replicas
+from agentrl.engine.remote.process import ProcessEngine
+from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
 from agentrl.engine.remote.server import EngineServer
 
 __all__ = [
     "EngineServer",
     "ProcessEngine",
     "RemoteEngine",
+    "ReplacedEngine",
     "Replicas",
     "connect",
 ]

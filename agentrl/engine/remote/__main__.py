@@ -1,4 +1,9 @@
-"""The process of a `ProcessEngine`: `python -m agentrl.engine.remote FD RECIPE`."""
+"""The process of an engine: `python -m agentrl.engine.remote FD RECIPE HOST`.
+
+Without a host it serves its owner, who has the other end of the socket FD. With one it is told a
+key there, listens at a port of that host, tells which, and serves whoever has the key. Either way
+it ends as soon as its owner is gone.
+"""
 
 import asyncio
 import os
@@ -9,26 +14,36 @@ import sys
 import torch
 
 from agentrl.engine.recipe import EngineRecipe
+from agentrl.engine.remote.frames import Closed, Frame, read_frame, write_frame
 from agentrl.engine.remote.process import CONFIG_ERROR, CONFIG_MARK
 from agentrl.engine.remote.server import EngineServer
 from agentrl.errors import ConfigError
 
 
-async def serve(descriptor: int, recipe: EngineRecipe) -> None:
+async def serve(descriptor: int, recipe: EngineRecipe, host: str) -> None:
     """Make the engine, and serve it until its owner is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
     torch.set_num_threads(recipe.threads)
-    async with recipe.open() as engine, EngineServer(engine) as server:
-        await server.serve(reader, writer)
+    if not host:
+        async with recipe.open() as engine, EngineServer(engine) as server:
+            await server.serve(reader, writer)
+        return
+    key = bytes.fromhex((await read_frame(reader, max_body_bytes=0)).head["key"])
+    async with recipe.open() as engine, EngineServer(engine, key=key) as server:
+        write_frame(writer, Frame({"port": await server.listen(host, 0)}))
+        while await reader.read(1):
+            pass
 
 
 def main() -> None:
     """Read the arguments and serve."""
     # Ctrl-C in a terminal reaches us too, and it is our owner who says when we end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    descriptor, recipe = sys.argv[1:]
+    descriptor, recipe, host = sys.argv[1:]
     try:
-        asyncio.run(serve(int(descriptor), EngineRecipe.of_json(recipe)))
+        asyncio.run(serve(int(descriptor), EngineRecipe.of_json(recipe), host))
+    except Closed:
+        pass
     except ConfigError as error:
         sys.stderr.write(f"{CONFIG_MARK}{error}\n")
         sys.stderr.flush()

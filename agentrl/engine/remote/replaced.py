@@ -1,0 +1,214 @@
+"""An engine that is replaced when it dies, wherever it is; and several of them as one."""
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
+
+from agentrl.closing import Closing
+from agentrl.engine.remote.client import RemoteEngine
+from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.weights import Weights
+from agentrl.errors import ConfigError, EngineError
+from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from agentrl.rollout.gate.routing import Router
+from agentrl.thread import in_thread
+
+
+@runtime_checkable
+class Served(Protocol):
+    """What serves one engine to us: a process here, an actor elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in errors."""
+        ...
+
+    @property
+    def engine(self) -> RemoteEngine:
+        """Return the engine, as it is seen from here."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it can be asked."""
+        ...
+
+    async def load(self, weights: Path | SharedWeights, version: int) -> None:
+        """Have the engine take weights; raises as `RemoteEngine.load` does."""
+        ...
+
+    async def said(self) -> str:
+        """Return the end of what it has written, also when it is dead."""
+        ...
+
+    async def close(self) -> None:
+        """End the engine's requests as aborted, then what serves it."""
+        ...
+
+
+class ReplacedEngine(Closing):
+    """An engine served by something that may die. All calls belong to one event loop at a time.
+
+    A death fails what was being done, as an engine's failure, and the next call waits for the
+    replacement, which gets the newest weights. After `max_restarts` deaths there is none any more.
+    """
+
+    def __init__(self, *, max_restarts: int) -> None:
+        """Nothing is started before the first call, or `async with`."""
+        self._restarts_left = max_restarts
+        self._served: Served | None = None
+        self._starting: asyncio.Task[Served] | None = None
+        self._weights: Path | SharedWeights | None = None
+        self._version = 0
+        self._paused = False
+        self._open = True
+
+    @abstractmethod
+    async def start(self) -> Served:
+        """Start what serves the engine, and wait until the engine is ready.
+
+        Raises `ConfigError` where it cannot be had, `EngineError` when it is not ready in time.
+        """
+
+    @property
+    def version(self) -> int:
+        """Version of the weights loaded last."""
+        return self._version
+
+    @property
+    def served(self) -> Served | None:
+        """Return what serves the engine, or None while there is none."""
+        return self._served
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn; see `RemoteEngine.generate`."""
+        return await (await self._ready()).engine.generate(request)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens; see `RemoteEngine.score`."""
+        return await (await self._ready()).engine.score(request)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        if (served := self._served) is not None and served.is_open:
+            with contextlib.suppress(EngineError):  # it died, and the request with it
+                await served.engine.abort(request_id)
+
+    async def pause(self) -> None:
+        """End every request in flight as aborted and hold new ones back until `resume`."""
+        self._paused = True
+        if (served := self._served) is not None and served.is_open:
+            with contextlib.suppress(EngineError):  # its replacement begins paused
+                await served.engine.pause()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._paused = False
+        if (served := self._served) is not None and served.is_open:
+            with contextlib.suppress(EngineError):
+                await served.engine.resume()
+
+    async def load(self, weights: "Weights | SharedWeights", version: int) -> None:
+        """Take new weights: a state dict, which is copied, or a folder of safetensors, which must
+        stay: a replacement loads them too. Where the engine dies over it, its replacement loads
+        them.
+
+        Weights of another model raise `ValueError` and change nothing.
+        """
+        before = (self._weights, self._version)
+        served = await self._ready()
+        given = await in_thread(shared, weights)
+        # From here on a replacement begins with the new ones.
+        self._weights, self._version = given, version
+        try:
+            await served.load(given, version)
+        except EngineError:
+            if served.is_open:
+                self._weights, self._version = before
+                raise
+            await self._ready()
+        except BaseException:
+            self._weights, self._version = before
+            raise
+
+    async def close(self) -> None:
+        """End every request as aborted, and what serves the engine. Idempotent."""
+        self._open = False
+        if (starting := self._starting) is not None and not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+        if (served := self._served) is not None:
+            self._served = None
+            await served.close()
+        self._weights = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._ready()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    # --- replacement ------------------------------------------------------------------------------
+
+    async def _ready(self) -> Served:
+        """Return what serves the engine and lives, starting it where there is none."""
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
+        if self._served is not None and self._served.is_open:
+            return self._served
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._start(), name="agentrl-engine-start")
+        # Who waits may be cancelled; the others still need the engine.
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> Served:
+        if self._served is not None:
+            if self._restarts_left == 0:
+                raise EngineError(
+                    f"the engine's {self._served.name} has died, as those before it, and is not "
+                    "replaced any more (engine.max_restarts); look at what ends it, memory "
+                    f"perhaps. It wrote: {await self._served.said()}"
+                )
+            self._restarts_left -= 1
+            dead, self._served = self._served, None
+            await dead.close()
+        served = await self.start()
+        try:
+            if self._weights is not None:
+                await served.load(self._weights, self._version)
+            if self._paused:
+                await served.engine.pause()
+        except BaseException:
+            await served.close()
+            raise
+        self._served = served
+        return served
+
+
+class Replicas(Router, Closing):
+    """Several engines that are replaced when they die, as one: a `Router` that copies weights
+    once."""
+
+    def __init__(self, engines: Sequence[ReplacedEngine]) -> None:
+        """Take at least one engine, which this owns."""
+        super().__init__(engines)
+        self._replaced = tuple(engines)
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Load every engine; their caches are gone, and trajectories find new homes."""
+        await super().load(await in_thread(shared, weights), version)
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for engine in self._replaced:
+                    group.create_task(engine.__aenter__())
+        except* (EngineError, ConfigError) as errors:
+            await self.close()
+            raise errors.exceptions[0] from None
+        return self
