@@ -136,6 +136,19 @@ class GoldPlayer(Protocol):
         ...
 
 
+Box = tuple[float, float, float, float]
+"""Left, top, width and height, in the units in which an agent names points."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """An environment that shows elements by numbers and knows where they are."""
+
+    async def places(self) -> Mapping[int, Box]:
+        """Return where the elements are that were shown last, by their numbers."""
+        ...
+
+
 RescoreBy = Literal["record", "replay", "never"]
 """How a trajectory is scored again from what was recorded of it; see `rescored_by`."""
 

@@ -1,16 +1,20 @@
-"""One episode of a gold player: a demonstration for warm start, and proof that gold scores."""
+"""One episode of a player: a demonstration for warm start, and proof that gold scores."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from agentrl.env import Action, Env, GoldPlayer, Observation
+from agentrl.env import Action, Box, Env, GoldPlayer, Observation, Placing
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
 
+Act = Callable[[Observation, tuple[Message, ...]], Awaitable[Action]]
+"""A player: what it does, having been shown something new, of all that there was so far."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldEpisode:
-    """What a gold player did. `replies[i]` is the answer to `actions[i]`."""
+    """What a player did, the gold one or a person. `replies[i]` is the answer to `actions[i]`."""
 
     task: Task
     opening: Observation
@@ -18,6 +22,8 @@ class GoldEpisode:
     replies: tuple[Observation, ...]
     reward: float
     """The sum over the turns."""
+    places: tuple[Mapping[int, Box], ...] = ()
+    """Where the elements were that each action could point at, where the environment knows."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -27,7 +33,9 @@ class GoldEpisode:
         return (*self.opening.messages, *answered)
 
 
-async def play_gold(env: Env, task: Task, *, max_turns: int = 16) -> GoldEpisode:
+async def play_gold(
+    env: Env, task: Task, *, max_turns: int | None = 16, wants_places: bool = False
+) -> GoldEpisode:
     """Let the environment's gold player solve `task`; the caller closes the environment.
 
     An episode that is not over after `max_turns` is returned as it is.
@@ -38,20 +46,42 @@ async def play_gold(env: Env, task: Task, *, max_turns: int = 16) -> GoldEpisode
             f"{type(env).__name__} has no gold player; give it a method "
             "gold(task, seen) -> Action, or pass gold=... to register_tool_env"
         )
+
+    async def gold(new: Observation, seen: tuple[Message, ...]) -> Action:
+        del new
+        return env.gold(task, seen)
+
+    return await play(env, task, gold, max_turns=max_turns, wants_places=wants_places)
+
+
+async def play(
+    env: Env, task: Task, act: Act, *, max_turns: int | None = None, wants_places: bool = False
+) -> GoldEpisode:
+    """Let a player do `task`, and return what came of it; the caller closes the environment.
+
+    An episode that is not over after `max_turns` is returned as it is.
+    """
     opening, _ = await env.reset(seed=task.seed, options={"task": task})
-    seen = list(opening.messages)
+    seen, new = list(opening.messages), opening
     actions: list[Action] = []
     replies: list[Observation] = []
+    places: list[Mapping[int, Box]] = []
     total = 0.0
-    while len(actions) < max_turns:
-        action = env.gold(task, tuple(seen))
-        reply, reward, terminated, truncated, _ = await env.step(action)
+    while max_turns is None or len(actions) < max_turns:
+        places.append(await env.places() if wants_places and isinstance(env, Placing) else {})
+        action = await act(new, tuple(seen))
+        new, reward, terminated, truncated, _ = await env.step(action)
         actions.append(action)
-        replies.append(reply)
-        seen += (action.message, *reply.messages)
+        replies.append(new)
+        seen += (action.message, *new.messages)
         total += reward
         if terminated or truncated:
             break
     return GoldEpisode(
-        task=task, opening=opening, actions=tuple(actions), replies=tuple(replies), reward=total
+        task=task,
+        opening=opening,
+        actions=tuple(actions),
+        replies=tuple(replies),
+        reward=total,
+        places=tuple(places),
     )

@@ -33,10 +33,16 @@ def record(
     async def played() -> None:
         async with run_scope():
             episodes = await demonstrate(
-                make_env, chosen, guess_fraction=0.0, seed=seed, concurrency=concurrency
+                make_env,
+                chosen,
+                guess_fraction=0.0,
+                seed=seed,
+                concurrency=concurrency,
+                wants_places=True,
+                max_turns=None,
             )
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_recordings(file, map(recording_of, episodes))
+        write_recordings(file, map(recording_of, episodes), picture_files=True)
 
     asyncio.run(played())
     out.print(f"{len(chosen)} recordings are in {file}", markup=False)

@@ -1,6 +1,7 @@
-"""Recorded conversations as JSON lines: how users bring demonstrations of their own.
+"""Recorded conversations as JSON lines: how demonstrations are kept, gold, a policy's and people's.
 
-    {"messages": [
+    {"version": 2,
+     "messages": [
        {"role": "user", "content": "What is 6 * 7?"},
        {"role": "assistant", "tool_calls": [
           {"id": "call_0", "name": "multiply", "arguments": {"a": 6, "b": 7}}]},
@@ -9,24 +10,39 @@
      "tools": [{"type": "function", "function": {"name": "multiply", ...}}],
      "reward": 1.0}
 
-One such object per line. `tools` and `reward` may be missing; an unknown key is an error. What a
-user, the system or a tool says may show pictures: `content` is then a list of texts and of
-`{"image": "<base64>", "media_type": "image/png"}`. An assistant message may have a `thought` of its
-own, which is said before its content.
+One such object per line; docs/recordings.md names every key. All but `messages` may be missing; an
+unknown key is an error. Pictures lie in files beside the JSON lines, which are read when they are
+shown, or are base64 within.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
-from agentrl.atomic import write_text
+from agentrl.atomic import lines_file, write_bytes
+from agentrl.env import Box
 from agentrl.errors import ConfigError
+from agentrl.export.images import ENDINGS
 from agentrl.gold import GoldEpisode
 from agentrl.message import Content, Image, Message, ToolCall
+
+VERSION = 2
+"""Of the format. 1 had neither files nor places."""
+_FOLDER = "folder"
 
 
 class _Closed(BaseModel):
@@ -42,13 +58,76 @@ class RecordedCall(_Closed):
 
 
 class RecordedImage(_Closed):
-    """A picture."""
+    """A picture, in the line or in a file."""
 
-    image: Base64Bytes
+    image: Base64Bytes | None = None
+    file: Path | None = None
+    """In the JSON lines relative to their folder."""
+    sha256: str = ""
+    """Of the file's bytes, in hexadecimal; a file with others is refused."""
     media_type: str = "image/png"
+
+    @field_validator("file")
+    @classmethod
+    def _found(cls, file: Path | None, info: Any) -> Path | None:
+        return file and Path((info.context or {}).get(_FOLDER, ".")) / file
+
+    @field_serializer("file")
+    def _told(self, file: Path | None, info: Any) -> str | None:
+        folder = (info.context or {}).get(_FOLDER)
+        if file is None or folder is None:
+            return file and str(file)
+        whole, folder = file.resolve(), Path(folder).resolve()
+        inside = whole.is_relative_to(folder)
+        return (whole.relative_to(folder) if inside else whole).as_posix()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "RecordedImage":
+        if (self.image is None) == (self.file is None):
+            raise ValueError("a picture is either image, as base64, or a file")
+        return self
+
+    @property
+    def shown(self) -> Image:
+        """Return the picture; `ConfigError` for a file that is gone or another one."""
+        if self.image is not None:
+            return Image(self.image, self.media_type)
+        assert self.file is not None
+        try:
+            found = Image(self.file.read_bytes(), self.media_type)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.file} is part of a recording and cannot be read ({error.strerror}); keep "
+                "the pictures where they lay beside the JSON lines"
+            ) from error
+        if self.sha256 not in ("", found.digest):
+            raise ConfigError(
+                f"{self.file} is not the picture that was recorded: its SHA-256 is {found.digest}, "
+                f"not {self.sha256}"
+            )
+        return found
+
+    @property
+    def name(self) -> str:
+        """Return what tells pictures apart, without reading a file."""
+        if self.image is not None:
+            return Image(self.image).digest
+        return self.sha256 or str(self.file and self.file.name)
 
 
 RecordedContent = str | tuple[str | RecordedImage, ...]
+
+
+def text_of(content: RecordedContent) -> str:
+    """Return the text parts joined, without reading a picture."""
+    return (
+        content if isinstance(content, str) else "".join(p for p in content if isinstance(p, str))
+    )
+
+
+def names_of(content: RecordedContent) -> list[str]:
+    """Return what tells the pictures apart, without reading one from a file."""
+    return [] if isinstance(content, str) else [p.name for p in content if not isinstance(p, str)]
 
 
 class Said(_Closed):
@@ -71,6 +150,10 @@ class AssistantSaid(_Closed):
     tool_calls: tuple[RecordedCall, ...] = ()
     thought: str = ""
     """What it thought before, where that was recorded."""
+    instruction: str = ""
+    """What it was told to do in this step, where somebody wrote that down. Nobody is shown it."""
+    places: dict[int, Box] = Field(default_factory=dict[int, Box])
+    """Where the elements were that it could point at, by their numbers."""
 
     @property
     def message(self) -> Message:
@@ -105,6 +188,18 @@ class Recording(_Closed):
     """JSON schemas of the functions it could call."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
     """What it earned, where that is known."""
+    version: int = Field(default=VERSION, ge=1)
+    task: str = ""
+    """The id of the task in its environment, where it has one."""
+    player: str = ""
+    """Who did it: `gold`, `human`, the name of a run."""
+
+    @field_validator("version")
+    @classmethod
+    def _is_known(cls, version: int) -> int:
+        if version > VERSION:
+            raise ValueError(f"a recording of version {version}, and this agentrl reads {VERSION}")
+        return version
 
     @model_validator(mode="after")
     def _alternates(self) -> "Recording":
@@ -136,29 +231,74 @@ def read_recordings(path: Path, *, minimum_reward: float | None = None) -> tuple
     return tuple(r for r in found if r.reward is not None and r.reward >= minimum_reward)
 
 
-def write_recordings(path: Path, recordings: Iterable[Recording]) -> None:
-    """Write a JSONL file that `read_recordings` reads back as it was; whole or not at all."""
-    lines = (r.model_dump_json(exclude_defaults=True) + "\n" for r in recordings)
-    write_text(path, "".join(lines))
+def write_recordings(
+    path: Path, recordings: Iterable[Recording], *, picture_files: bool = False
+) -> int:
+    """Write a JSONL file that `read_recordings` reads back as it was; return how many.
+
+    It is there whole or not at all, and holds one recording at a time. With `picture_files`,
+    pictures of the lines become files in a folder beside it.
+    """
+    count = 0
+    with lines_file(path) as write:
+        for recording in recordings:
+            write(line_of(path, recording, picture_files=picture_files))
+            count += 1
+    return count
 
 
-def recording_of(episode: GoldEpisode) -> Recording:
-    """Return what a gold player did as a recording, without what followed its last action."""
-    said: list[RecordedMessage] = [_recorded(message) for message in episode.messages]
+def append_recording(path: Path, recording: Recording) -> None:
+    """Add one to a JSONL file, whose pictures become files; it is made where it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line_of(path, recording, picture_files=True))
+
+
+def line_of(path: Path, recording: Recording, *, picture_files: bool = False) -> str:
+    """Return a recording as a line of a JSONL file; with `picture_files`, write its pictures."""
+    if picture_files:
+        keep = partial(_in_file, path.with_suffix(".images"))
+        recording = recording.model_copy(
+            update={"messages": tuple(_changed(m, keep) for m in recording.messages)}
+        )
+    told = recording.model_copy(update={"version": VERSION})
+    text = told.model_dump_json(exclude_defaults=True, context={_FOLDER: path.parent})
+    return f'{{"version":{VERSION},{text[1:]}\n'
+
+
+def recording_of(episode: GoldEpisode, *, player: str = "gold") -> Recording:
+    """Return what a player did as a recording, without what followed its last action."""
+    places = iter(episode.places)
+    said: list[RecordedMessage] = [
+        recorded(message, next(places, {}) if message.role == "assistant" else {})
+        for message in episode.messages
+    ]
     while said and said[-1].role != "assistant":
         said.pop()
     tools = tuple(dict(tool) for tool in episode.opening.tools or ())
-    return Recording(messages=tuple(said), tools=tools, reward=episode.reward)
+    return Recording(
+        messages=tuple(said),
+        tools=tools,
+        reward=episode.reward,
+        task=episode.task.id,
+        player=player,
+    )
 
 
-def _recorded(message: Message) -> RecordedMessage:
+def recorded(message: Message, places: Mapping[int, Box] | None = None) -> RecordedMessage:
+    """Return a message as it is recorded; `places` are those that an assistant could point at."""
     match message.role:
         case "assistant":
             calls = tuple(
                 RecordedCall(id=c.id, name=c.name, arguments=dict(c.arguments))
                 for c in message.tool_calls
             )
-            return AssistantSaid(role="assistant", content=message.text, tool_calls=calls)
+            return AssistantSaid(
+                role="assistant",
+                content=message.text,
+                tool_calls=calls,
+                places=dict(places or {}),
+            )
         case "tool":
             return ToolSaid(
                 role="tool",
@@ -173,7 +313,7 @@ def _recorded(message: Message) -> RecordedMessage:
 def _shown(content: RecordedContent) -> Content:
     if isinstance(content, str):
         return content
-    return tuple(p if isinstance(p, str) else Image(p.image, p.media_type) for p in content)
+    return tuple(p if isinstance(p, str) else p.shown for p in content)
 
 
 def _kept(content: Content) -> RecordedContent:
@@ -188,13 +328,35 @@ def _kept(content: Content) -> RecordedContent:
     )
 
 
+def _changed(
+    message: RecordedMessage, change: Callable[[RecordedImage], RecordedImage]
+) -> RecordedMessage:
+    if isinstance(message, AssistantSaid) or isinstance(message.content, str):
+        return message
+    content = tuple(p if isinstance(p, str) else change(p) for p in message.content)
+    return message.model_copy(update={"content": content})
+
+
+def _in_file(folder: Path, picture: RecordedImage) -> RecordedImage:
+    """Return a picture that lies in a file, written now if it was in the line."""
+    if picture.file is not None:
+        return picture
+    image = picture.shown
+    file = folder / f"{image.digest}.{ENDINGS.get(image.media_type, 'bin')}"
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, image.data)
+    return RecordedImage(file=file, sha256=image.digest, media_type=image.media_type)
+
+
 def _parsed(path: Path) -> Iterator[Recording]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield Recording.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}, line {number}: {where}: {first['msg']}") from error
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield Recording.model_validate_json(line, context={_FOLDER: path.parent})
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise ConfigError(f"{path}, line {number}: {where}: {first['msg']}") from error

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 from agentrl.env import Env, Observation, say
@@ -14,6 +15,7 @@ from agentrl.task import Task
 
 ATTEMPTS = 3
 """How often an episode is played whose world breaks; a wrong player breaks it each time."""
+Play = Callable[[Env, Task], Awaitable[GoldEpisode]]
 
 
 async def demonstrate(
@@ -24,6 +26,8 @@ async def demonstrate(
     seed: int,
     concurrency: int,
     on_episode: Callable[[], None] = lambda: None,
+    wants_places: bool = False,
+    max_turns: int | None = 16,
 ) -> list[GoldEpisode]:
     """Return one conversation per task, in the order of the tasks.
 
@@ -36,9 +40,11 @@ async def demonstrate(
     usual = Counter(str(task.answer) for task in tasks).most_common(1)
     guesses = [usual[0][0] if random.random() < guess_fraction else None for _ in tasks]
 
+    play_it = partial(play_gold, wants_places=wants_places, max_turns=max_turns)
+
     async def one(task: Task, guess: str | None) -> GoldEpisode:
         async with free:
-            episode = await _played(make_env, task, guess)
+            episode = await _played(make_env, task, guess, play_it)
         on_episode()
         return episode
 
@@ -49,18 +55,20 @@ async def demonstrate(
     return [task.result() for task in running]
 
 
-async def _played(make_env: Callable[[], Env], task: Task, guess: str | None) -> GoldEpisode:
+async def _played(
+    make_env: Callable[[], Env], task: Task, guess: str | None, play_it: Play
+) -> GoldEpisode:
     for _ in range(ATTEMPTS - 1):
         with suppress(RolloutError):
-            return await _played_once(make_env(), task, guess)
-    return await _played_once(make_env(), task, guess)
+            return await _played_once(make_env(), task, guess, play_it)
+    return await _played_once(make_env(), task, guess, play_it)
 
 
-async def _played_once(env: Env, task: Task, guess: str | None) -> GoldEpisode:
+async def _played_once(env: Env, task: Task, guess: str | None, play_it: Play) -> GoldEpisode:
     try:
         with blame(EnvError, f"the demonstration of task {task.id!r}"):
             if guess is None:
-                return await play_gold(env, task)
+                return await play_it(env, task)
             opening, _ = await env.reset(seed=task.seed, options={"task": task})
             return _guessed(task, opening, guess)
     finally:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, cast
 
-from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
+from agentrl.env import Action, Box, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, ToolError, blame
 from agentrl.message import Content, Message, ToolCall
 from agentrl.rollout.replay import History, replay
@@ -185,6 +185,18 @@ class GuiEnv:
         step[4].update(self._forked)
         self._forked = {}
         return step
+
+    async def places(self) -> Mapping[int, Box]:
+        """Return where the elements are that were shown last, in the units of coordinates.
+
+        Where only the picture was shown they are looked for now, and numbered anew.
+        """
+        episode = self._running()
+        numbers = episode.numbers
+        if not {"axtree", "marks"} & {*self._wants.kinds}:
+            numbers = Numbers()
+            await look(episode.desktop, replace(self._wants, kinds=("axtree",)), numbers)
+        return {number: self._grid.box(box) for number, box in numbers.boxes.items()}
 
     async def fork(self) -> Self:
         """Return a desktop on which the same was done; see `fork` of the constructor."""

@@ -87,6 +87,8 @@ class Numbers:
     """The numbers of one episode's elements: given in the order they are first shown, for good."""
 
     given: dict[Reference, int] = field(default_factory=dict[Reference, int])
+    boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
+    """Where those are that were shown last, in pixels of the screen."""
 
     def of(self, reference: Reference) -> int:
         """Return the number of an element."""
@@ -118,6 +120,7 @@ async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
             "look", limit_s=limit_s, most=wants.max_nodes, within_s=2 * limit_s
         )
         nodes, boxes, silent = described(frame.body, wants, numbers)
+        numbers.boxes = boxes
         if "axtree" in wants.kinds:
             left = int(frame.body["left"])
             shown, _ = capped([node.line for node in nodes], left, wants.max_characters)

@@ -62,3 +62,15 @@ class Grid:
             exact = (part + 0.5) * step / pixels
             made.append(int(exact) if step == pixels else round(exact, 1))
         return made
+
+    def box(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        """Return how an agent would name a box of pixels: left, top, width and height."""
+        steps = (NORMALISED_MAX,) * 2 if self.coordinates == "normalised" else self.shown
+        across, down = (step / pixels for step, pixels in zip(steps, self.screen, strict=True))
+        left, top, wide, high = box
+        return (
+            round(left * across, 1),
+            round(top * down, 1),
+            round(wide * across, 1),
+            round(high * down, 1),
+        )
