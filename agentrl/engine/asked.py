@@ -38,6 +38,27 @@ def check_request(
     check_vocabulary(request, request.prompt, vocabulary)
 
 
+def check_score(
+    request: ScoreRequest,
+    *,
+    context_tokens: int,
+    vocabulary: int,
+    in_flight: Container[str],
+    takes_images: bool = False,
+) -> None:
+    """Raise `ValueError` where tokens cannot be scored."""
+    tokens = request.prompt + request.token_ids
+    if not request.prompt or not request.token_ids or len(tokens) > context_tokens:
+        raise ValueError(
+            f"request {request.id!r}: {len(request.token_ids)} tokens after a prompt of "
+            f"{len(request.prompt)} are to be scored; give at least one of each, and no more "
+            f"than engine.context_tokens={context_tokens} together"
+        )
+    check_id(request.id, in_flight)
+    check_images(request, takes_images=takes_images)
+    check_vocabulary(request, tokens, vocabulary)
+
+
 def check_id(id: str, in_flight: Container[str]) -> None:
     """Raise `ValueError` for an id that is taken."""
     if id in in_flight:

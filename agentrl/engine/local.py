@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from agentrl.closing import Closing
-from agentrl.engine.asked import check_id, check_images, check_request, check_vocabulary
+from agentrl.engine.asked import check_request, check_score
 from agentrl.engine.decoder import Capacity, Segment, open_decoder
 from agentrl.engine.eyes import Sight
 from agentrl.engine.flight import Flight
@@ -158,7 +158,13 @@ class LocalEngine(Closing):
         Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
         """
         self._check_usable()
-        self._check_score(request)
+        check_score(
+            request,
+            context_tokens=self._capacity.context_tokens,
+            vocabulary=self._decoder.vocabulary,
+            in_flight=self._flights,
+            takes_images=self._decoder.eyes is not None,
+        )
         flight = ScoreFlight(
             request,
             asyncio.get_running_loop().create_future(),
@@ -402,19 +408,6 @@ class LocalEngine(Closing):
             raise self._broken
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
-
-    def _check_score(self, request: ScoreRequest) -> None:
-        """Raise `ValueError` where tokens cannot be scored, before the request is taken."""
-        context, tokens = self._capacity.context_tokens, request.prompt + request.token_ids
-        if not request.prompt or not request.token_ids or len(tokens) > context:
-            raise ValueError(
-                f"request {request.id!r}: {len(request.token_ids)} tokens after a prompt of "
-                f"{len(request.prompt)} are to be scored; give at least one of each, and no more "
-                f"than engine.context_tokens={context} together"
-            )
-        check_id(request.id, self._flights)
-        check_images(request, takes_images=self._decoder.eyes is not None)
-        check_vocabulary(request, tokens, self._decoder.vocabulary)
 
     def _sight(self, request: GenerateRequest | ScoreRequest) -> Sight | None:
         """Return what a request shows; `ValueError` for images that are not where it says."""

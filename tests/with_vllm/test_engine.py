@@ -1,13 +1,15 @@
 """vLLM in this process, beside the local engine and a plain forward pass.
 
 Mutants seen caught: a tied head that is not packed again; cached keys of older weights; noise by
-place in the completion; versions of the start, or of the end, of a request.
+place in the completion; versions of the start, or of the end, of a request; scores read from the
+cache, of the wrong rows, of two versions at once, or without the temperature.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
-from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
 
 if TYPE_CHECKING:
@@ -99,6 +101,53 @@ def worst_gap(
     return worst
 
 
+def policy_logprobs(
+    policy: PreTrainedModel, prompt: tuple[int, ...], tokens: tuple[int, ...], at: float = 1.0
+) -> torch.Tensor:
+    """Return (tokens, vocabulary) log-probs of a plain forward pass at a temperature."""
+    with torch.no_grad():
+        logits = policy(torch.tensor([[*prompt, *tokens]])).logits[0]
+    return torch.log_softmax(logits[len(prompt) - 1 : -1] / at, -1)
+
+
+def picked(logprobs: torch.Tensor, tokens: Iterable[int]) -> list[float]:
+    return [row[token].item() for row, token in zip(logprobs, tokens, strict=True)]
+
+
+def score_of(asked: GenerateRequest, tokens: tuple[int, ...], **changes: Any) -> ScoreRequest:
+    return ScoreRequest(id=f"score {asked.id}", prompt=asked.prompt, token_ids=tokens, **changes)
+
+
+async def check_scores(engine: "VllmEngine", policy: PreTrainedModel) -> None:
+    """Scores are those of a plain pass: beside sampling, after a cached prompt, longer than one
+    step, at any temperature, cut as sampling is cut."""
+    asked = request(80, prompt=tuple(range(60, 90)))
+    tokens = tuple((7 * n) % VOCABULARY for n in range(90))
+    await engine.generate(asked)
+    beside = [asyncio.create_task(engine.generate(request(n))) for n in range(81, 85)]
+    for temperature in (1.0, 0.5):
+        sampling = Sampling(temperature=temperature)
+        more = {"top_logprobs": 3, "entropies": True, "distribution": True}
+        scores = await engine.score(score_of(asked, tokens, sampling=sampling, **more))
+        plain = policy_logprobs(policy, asked.prompt, tokens, temperature)
+        assert scores.logprobs == pytest.approx(picked(plain, tokens), abs=1e-3)
+        assert scores.entropies == pytest.approx((-plain.exp() * plain).sum(-1).tolist(), abs=1e-3)
+        assert [top[0][0] for top in scores.top_logprobs] == plain.argmax(-1).tolist()
+        assert scores.distribution == pytest.approx(plain[-1].tolist(), abs=1e-3)
+        assert scores.version == engine.version
+    await asyncio.gather(*beside)
+    cut = await engine.score(score_of(asked, tokens, sampling=Sampling(top_k=5)))
+    best = policy_logprobs(policy, asked.prompt, tokens).topk(5).indices
+    inside = [token in row.tolist() for token, row in zip(tokens, best, strict=True)]
+    assert [logprob > -math.inf for logprob in cut.logprobs] == inside
+    with pytest.raises(ValueError, match="together"):
+        await engine.score(score_of(asked, (1,) * 99))
+    waiting = asyncio.create_task(engine.score(score_of(asked, tokens)))
+    await asyncio.sleep(0)
+    await engine.abort(score_of(asked, tokens).id)
+    assert (await waiting).logprobs == ()
+
+
 async def test_it_samples_and_updates_as_it_should(
     engine: "VllmEngine", policies: tuple[PreTrainedModel, PreTrainedModel], tmp_path: Path
 ) -> None:
@@ -121,6 +170,8 @@ async def test_it_samples_and_updates_as_it_should(
         assert got.logprobs == pytest.approx(other.logprobs, abs=1e-3)
     await local.close()
 
+    await check_scores(engine, policies[0])
+
     asked = [request(n) for n in range(12)]
     running = [asyncio.create_task(engine.generate(one)) for one in asked]
     while not any(one.logprobs for one in engine.in_flight):  # noqa: ASYNC110 - nothing to wait on
@@ -134,7 +185,15 @@ async def test_it_samples_and_updates_as_it_should(
     for number in range(2, 5):  # a head left stale shows at the second update at the latest
         policy = policies[number % 2]
         policy.save_pretrained(tmp_path / str(number))  # which leaves a tied head out
+        asked_score = score_of(request(90, prompt=(5, 6, 7)), tuple(range(100)))
+        scoring = asyncio.create_task(engine.score(asked_score))
+        while not any(one.logprobs for one in engine.in_flight):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
         await engine.load(tmp_path / str(number), number)
+        scores = await scoring  # what was scored before the load is scored again
+        assert scores.version == number
+        given = policy_logprobs(policy, asked_score.prompt, asked_score.token_ids)
+        assert scores.logprobs == pytest.approx(picked(given, asked_score.token_ids), abs=1e-3)
         got = await engine.generate(request(number))
         plain = [policy] * (number + 1)
         assert worst_gap([(request(number), got)], plain) <= 1e-3

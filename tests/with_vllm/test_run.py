@@ -49,6 +49,16 @@ def test_a_run_is_that_of_the_local_engine(tmp_path: Path, learn: dict[str, Any]
     assert report.summary()["reward"] == result.after["reward"]
 
 
+def test_drafts_are_reused_as_with_the_local_engine(tmp_path: Path) -> None:
+    drafts = {"env.task_limit": 4, "rollout.drafts": {"residual": True, "leniency": 1.0}}
+    found = {kind: run(tmp_path / kind, kind, drafts) for kind in ("local", "vllm")}
+    local, vllm = (read_metrics(result.folder) for result in found.values())
+    assert [line["drafts/saved_tokens"] > 0 for line in vllm] == [False, False, True]
+    for name in ("drafts/saved_tokens", "drafts/found", "reward/mean", "tokens/trained"):
+        assert [line[name] for line in vllm] == pytest.approx([line[name] for line in local]), name
+    assert all(0 < line["engine_gap/max"] < 1e-3 for line in vllm)
+
+
 def test_a_run_beside_the_trainer(tmp_path: Path) -> None:
     result = run(tmp_path / "async", "vllm", {"rollout.mode": "async", "rollout.max_staleness": 1})
     lines = read_metrics(result.folder)

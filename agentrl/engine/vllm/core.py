@@ -3,12 +3,15 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
 
 from agentrl.engine.flight import Flight
 from agentrl.engine.sampling import Pick
+from agentrl.engine.scoring import ScoreFlight
+from agentrl.engine.vllm import scores
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError
@@ -23,6 +26,11 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
+AnyFlight = Flight | ScoreFlight
+_NAMES = count()
+"""Engines of one process share what they are asked through, so no two requests have one name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """One token of one request."""
@@ -31,6 +39,13 @@ class Drawn:
     pick: Pick
     cached_tokens: int
     """Of the request's prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A request whose every token is scored."""
+
+    name: str
 
 
 class Core:
@@ -76,35 +91,65 @@ class Core:
             raise ConfigError(f"vLLM does not take its arguments {arguments}: {error}") from error
         config: Any = self._engine.model_config
         self.vocabulary = int(config.get_vocab_size())
+        self._version = 0
+        self._added: set[str] = set()
+        watched = self._engine.collective_rpc(scores.watch, args=(lambda: self._version,))
+        self.scores = all(watched)
+        """Whether this vLLM can be asked for scores."""
 
-    def add(self, name: str, flight: Flight) -> None:
-        """Take a request; its tokens are drawn by `Draws`."""
+    @staticmethod
+    def new_name() -> str:
+        """Return a name for a request."""
+        return f"{next(_NAMES)}"
+
+    def add(self, name: str, flight: AnyFlight) -> None:
+        """Take a request; its tokens are drawn by `Draws`, or scored by `scores`."""
         from vllm.sampling_params import (  # pyright: ignore[reportMissingImports]
             SamplingParams,
         )
 
+        scored = isinstance(flight, ScoreFlight)
         params = SamplingParams(
             temperature=0.0,
-            max_tokens=flight.max_tokens,
+            max_tokens=1 if scored else flight.max_tokens,
             ignore_eos=True,
             detokenize=False,
-            extra_args={self._draws.KEY: name},
+            # What comes out of the cache has no logits.
+            skip_reading_prefix_cache=scored,
+            extra_args={scores.KEY: name},
         )
-        self._draws.FLIGHTS[name] = flight
-        self._engine.add_request(name, {"prompt_token_ids": list(flight.context)}, params)
+        self._added.add(name)
+        if scored:
+            scores.FLIGHTS[name] = flight
+        else:
+            self._draws.FLIGHTS[name] = flight
+        prompt = {"type": "token", "prompt_token_ids": list(flight.context)}
+        self._engine.add_request(name, prompt, params)
 
     def drop(self, names: Sequence[str]) -> None:
         """Forget requests, whatever they are doing."""
         self._engine.abort_request(list(names))
         for name in names:
+            self._added.discard(name)
+            scores.FLIGHTS.pop(name, None)
             self._draws.FLIGHTS.pop(name, None)
             self._draws.PICKS.pop(name, None)
 
-    def step(self) -> list[Drawn]:
-        """Compute once, and return the tokens that came of it."""
-        found: list[Drawn] = []
+    def step(self, version: int) -> list[Drawn | Scored]:
+        """Compute once, with weights of a version, and return what came of it."""
+        self._version = version
+        found: list[Drawn | Scored] = []
         for output in self._engine.step():
             name = output.request_id
+            if (scored := scores.FLIGHTS.get(name)) is not None:
+                if not scored.is_done:
+                    raise EngineError(
+                        f"request {scored.request.id!r}: vLLM is done with it, and "
+                        f"{len(scored.logprobs)} of {len(scored.request.token_ids)} tokens are "
+                        "scored; its model runner did not show all that it computed"
+                    )
+                found.append(Scored(name))
+                continue
             flight = self._draws.FLIGHTS.get(name)
             if flight is None or not output.outputs:
                 continue
@@ -127,10 +172,12 @@ class Core:
         rpc("reload_weights", kwargs={"weights_iterator": [*read_weights(weights).items()]})
         rpc(_repack_head)
         self._engine.reset_prefix_cache(reset_running_requests=True)
+        for name in self._added & scores.FLIGHTS.keys():
+            scores.FLIGHTS[name].begin_again()
 
     def close(self) -> None:
         """Release the model."""
-        self.drop([*self._draws.FLIGHTS])
+        self.drop([*self._added])
         self._engine.engine_core.shutdown()
 
 

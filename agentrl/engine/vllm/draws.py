@@ -18,9 +18,7 @@ from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingIm
 from agentrl.engine.flight import Flight
 from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import Pick, sample
-
-KEY = "agentrl"
-"""The extra argument of a request that says which flight it is."""
+from agentrl.engine.vllm.scores import KEY
 
 FLIGHTS: dict[str, Flight] = {}
 """Every flight of this process by the name its request carries. vLLM makes the processor itself,

@@ -11,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agentrl.closing import Closing
-from agentrl.engine.asked import check_request
+from agentrl.engine.asked import check_request, check_score
 from agentrl.engine.flight import Flight
+from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.stopping import Decode
-from agentrl.engine.vllm.core import Core, Drawn
+from agentrl.engine.vllm.core import AnyFlight, Core, Drawn, Scored
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import Weights
-from agentrl.errors import AgentrlError, EngineError, blame
-from agentrl.policy import Completion, FinishReason, GenerateRequest
+from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
+from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class VllmEngine(Closing):
         self._core = Core(settings)
         self._decode = decode
         self._version = version
-        self._flights: dict[str, Flight] = {}
+        self._flights: dict[str, AnyFlight] = {}
         self._names: dict[str, str] = {}
         """The name each flight has in vLLM: an id may come again before vLLM has let go of it."""
         self._fresh: list[str] = []
@@ -55,7 +56,7 @@ class VllmEngine(Closing):
         return self._version
 
     @property
-    def in_flight(self) -> tuple[Flight, ...]:
+    def in_flight(self) -> tuple[AnyFlight, ...]:
         """Return the requests that are not answered yet."""
         return tuple(self._flights.values())
 
@@ -73,18 +74,39 @@ class VllmEngine(Closing):
             in_flight=self._names,
             reads_text=self._decode is not None,
         )
-        self._requests += 1
         flight = Flight(
             request,
             asyncio.get_running_loop().create_future(),
             self._requests,
             min(request.max_new_tokens, self._settings.context_tokens - len(request.prompt)),
         )
-        name = f"{self._requests}"
-        self._flights[name] = flight
-        self._names[request.id] = name
-        self._fresh.append(name)
-        self._wake()
+        name = self._add(flight)
+        try:
+            return await flight.reply
+        finally:
+            self._forget(name)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens, in one pass over them and their prompt.
+
+        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does, and
+        `ConfigError` where vLLM's model runner is one that cannot be asked.
+        """
+        self._check_usable()
+        if not self._core.scores:
+            raise ConfigError(
+                "this version of vLLM computes with another model runner than the one that can be "
+                "asked for scores, which drafts (rollout.drafts) need; start agentrl with the "
+                "variable VLLM_USE_V2_MODEL_RUNNER=0, or use engine.kind: local"
+            )
+        check_score(
+            request,
+            context_tokens=self._settings.context_tokens,
+            vocabulary=self._core.vocabulary,
+            in_flight=self._names,
+        )
+        flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
+        name = self._add(flight)
         try:
             return await flight.reply
         finally:
@@ -135,6 +157,16 @@ class VllmEngine(Closing):
 
     # --- the loop ---------------------------------------------------------------------------------
 
+    def _add(self, flight: AnyFlight) -> str:
+        """Take a request, and return its name."""
+        self._requests += 1
+        name = self._core.new_name()
+        self._flights[name] = flight
+        self._names[flight.request.id] = name
+        self._fresh.append(name)
+        self._wake()
+        return name
+
     def _wake(self) -> None:
         idle = self._loop is None or self._loop.done()
         if idle and self._flights and not self._paused:
@@ -158,18 +190,21 @@ class VllmEngine(Closing):
             fresh, self._fresh = [n for n in self._fresh if n in self._flights], []
             flights = [(name, self._flights[name]) for name in fresh]
 
-            def step() -> list[Drawn]:
+            def step() -> list[Drawn | Scored]:
                 self._core.drop(gone)
                 for name, flight in flights:
                     self._core.add(name, flight)
-                return self._core.step()
+                return self._core.step(self._version)
 
-            for drawn in await self._in_thread(step):
-                self._take(drawn)
+            for found in await self._in_thread(step):
+                self._take(found)
 
-    def _take(self, drawn: Drawn) -> None:
+    def _take(self, drawn: Drawn | Scored) -> None:
         if (flight := self._flights.get(drawn.name)) is None:
             return  # it was ended while the step was under way
+        if isinstance(drawn, Scored) or isinstance(flight, ScoreFlight):
+            self._end(drawn.name, "stop")
+            return
         if flight.cached_tokens is None:
             flight.cached_tokens = drawn.cached_tokens
         flight.take(drawn.pick, version=self._version)
