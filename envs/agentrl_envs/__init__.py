@@ -36,6 +36,7 @@ _DESKTOP_PROGRAMS = {
     "files": "a file manager",
     "calculator": "a calculator, alone and beside an editor",
     "spreadsheet": "a spreadsheet",
+    "browser": "a browser, on a site of our own",
     "terminal": "terminals, with and without an accessibility tree",
 }
 _ONE_PAGE = (

@@ -55,6 +55,9 @@ class _Looked:
     async def files(self, folder: str) -> Mapping[str, str]:
         return await self.desktop.files(folder)
 
+    async def quit(self) -> bool:
+        return await self.desktop.quit()
+
     async def nodes(self) -> Sequence[Node]:
         wants = replace(self.wants, kinds=("axtree",))
         return (await look(self.desktop, wants, Numbers())).nodes

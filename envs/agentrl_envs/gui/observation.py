@@ -1,7 +1,7 @@
 """What an agent is shown of a desktop: its accessibility trees as text, its screen as a picture."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -25,23 +25,31 @@ Box = tuple[int, int, int, int]
 
 _ROLES = {
     "alert": "dialog", "check box": "checkbox", "check menu item": "menuitemcheckbox",
-    "combo box": "combobox", "dialog": "dialog", "entry": "textbox", "file chooser": "dialog",
+    "combo box": "combobox", "dialog": "dialog", "document web": "document", "entry": "textbox",
+    "file chooser": "dialog",
     "frame": "window", "label": "text", "list item": "option", "menu item": "menuitem",
-    "page tab": "tab", "password text": "textbox", "push button": "button",
+    "page tab": "tab", "paragraph": "text", "password text": "textbox", "push button": "button",
     "radio button": "radio", "radio menu item": "menuitemradio", "spin button": "spinbutton",
-    "static": "text", "table cell": "cell", "table column header": "columnheader",
+    "static": "text", "column header": "columnheader", "row header": "rowheader",
+    "table cell": "cell",
+    "table column header": "columnheader", "table row": "row",
     "text": "textbox", "toggle button": "togglebutton", "tree table": "table",
     "window": "popup",
 }  # fmt: skip
 _FRAME_ROLES = ("window", "dialog", "popup")
 _PLUMBING = {
     "canvas", "drawing area", "filler", "glass pane", "image", "internal frame", "layered pane",
-    "list", "menu bar", "option pane", "page tab list", "panel", "popup menu", "redundant object",
+    "landmark", "list", "list item", "menu bar", "option pane", "page tab list", "panel",
+    "popup menu", "redundant object",
     "root pane", "scroll bar", "scroll pane", "section", "separator", "split pane", "status bar",
     "statusbar", "table", "tool bar", "tree table", "unknown", "viewport", "form", "grouping",
 }  # fmt: skip
 """Roles that tell nothing where they have no name, and have none of their own content."""
+_NAMED_BY_CONTENT = {"cell", "columnheader", "heading", "link", "option", "rowheader"}
+"""Where nothing else is their name, what is written in them is."""
 _MUTE = {"scroll bar", "separator", "split pane", "viewport"}
+_EMBEDDED = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands in a text for an element within it, which is told by itself."""
 _FLAGS = ("checked", "pressed", "selected", "expanded", "focused", "modal")
 
 
@@ -160,12 +168,15 @@ def described(
     nodes: list[Node] = []
     boxes: dict[int, Box] = {}
     windows: list[dict[str, Any]] = [one for one in seen["windows"] if one["managed"]]
-    depths: list[tuple[int, int]] = []
-    for reference, depth, role, name, states, box, text, value, pid in seen["elements"]:
+    depths: list[tuple[int, int, str]] = []
+    elements = [_without_embedded(one) for one in seen["elements"]]
+    for at, (reference, depth, role, name, states, box, text, value, pid) in enumerate(elements):
         while depths and depths[-1][0] >= depth:
             depths.pop()
         node = _node(role, name.strip(), set(states), box, text, value, wants)
-        if node is None:
+        if node is None or (depths and node.role == "text" and node.name == depths[-1][2]):
+            continue
+        if depth == 0 and not name and not _has_content(elements[at + 1 :], wants):
             continue
         if depth == 0:
             window = _window_of(windows, pid, name)
@@ -174,7 +185,7 @@ def described(
             if window is not None and window["active"]:
                 node = _more(node, active="")
         shown_depth = depths[-1][1] + 1 if depths else 0
-        depths.append((depth, shown_depth))
+        depths.append((depth, shown_depth, node.name))
         number = numbers.of((reference[0], reference[1])) if _can_be_acted_on(node, box) else None
         if number is not None:
             boxes[number] = box[0], box[1], box[2], box[3]
@@ -191,6 +202,27 @@ def described(
     return tuple(nodes), boxes, names
 
 
+def _without_embedded(element: list[Any]) -> list[Any]:
+    """Return an element without the marks in its text for what is within it.
+
+    A text with such marks is told by what is within, unless somebody can write into it.
+    """
+    *first, states, box, text, value, pid = element
+    if text is not None and _EMBEDDED in text:
+        text = text.replace(_EMBEDDED, "") if "editable" in states else None
+    return [*first, states, box, text, value, pid]
+
+
+def _has_content(after: Sequence[list[Any]], wants: Wants) -> bool:
+    """Say whether a top window has anything to say, by the elements that come after it."""
+    for _, depth, role, name, states, box, text, value, _ in after:
+        if depth == 0:
+            return False
+        if _node(role, name.strip(), set(states), box, text, value, wants) is not None:
+            return True
+    return False
+
+
 def _node(
     role: str,
     name: str,
@@ -202,6 +234,8 @@ def _node(
 ) -> Node | None:
     """Return what is said of an element, or None where there is nothing to say."""
     named = _ROLES.get(role, role.replace(" ", "-"))
+    if named in _NAMED_BY_CONTENT and text is not None:
+        name, text = name or " ".join(text.split()), None
     has_place = box[2] > 0 and box[3] > 0
     if role in _MUTE or (not name and role in _PLUMBING) or (role == "icon" and not name):
         return None

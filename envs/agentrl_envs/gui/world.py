@@ -43,6 +43,10 @@ class LiveDesktop(Protocol):
         """Return what lies below a directory of the home: `file`, `folder` or `other` by path."""
         ...
 
+    async def quit(self) -> bool:
+        """Ask the programs to end, so that they write down what they know; whether all did."""
+        ...
+
     async def nodes(self) -> Sequence[Node]:
         """Return what the programs show, as an accessibility tree."""
         ...

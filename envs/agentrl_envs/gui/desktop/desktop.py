@@ -135,6 +135,11 @@ class Desktop:
         if failed := frame.body.get("failed"):
             raise EnvError(f"a program of the desktop did not start: {failed}")
 
+    async def quit(self) -> bool:
+        """Ask the programs of the episode to end; whether all did within `settle_s`."""
+        limit_s = self.settings.settle_s
+        return bool((await self.ask("quit", limit_s=limit_s, within_s=limit_s)).body["ended"])
+
     async def settle(self) -> bool:
         """Wait for the screen to rest; whether it did within `settle_s`."""
         settings = self.settings

@@ -100,7 +100,7 @@ def prepare(settings: DesktopSettings) -> tuple[list[str], int, Lease, Group | N
     os.lseek(code, 0, os.SEEK_SET)
     more = ["--as-pid-1", "--ro-bind-data", f"{code}", _ARCHIVE, "--dir", "/tmp/.X11-unix"]
     more += ["--ro-bind-try", *["/var/cache/fontconfig"] * 2]
-    for name in ("passwd", "group", "machine-id"):
+    for name in ("passwd", "group", "machine-id", "chromium"):
         more += ["--symlink", f"/run/desktop/etc/{name}", f"/etc/{name}"]
     options = bubblewrap_options(
         [],

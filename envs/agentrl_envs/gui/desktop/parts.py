@@ -9,7 +9,16 @@ from agentrl_envs.gui.desktop.launch import INSTALL, PYTHON
 
 NEEDED = ("bwrap", "Xvfb", "xkbcomp", "jwm", "dbus-daemon", PYTHON)
 BUS_LAUNCHER = "/usr/libexec/at-spi-bus-launcher"
-PROGRAMS = ("mousepad", "galculator", "gnumeric", "thunar", "lxterminal", "xterm", "yad")
+PROGRAMS = (
+    "chromium",
+    "mousepad",
+    "galculator",
+    "gnumeric",
+    "thunar",
+    "lxterminal",
+    "xterm",
+    "yad",
+)
 """Programs that the tasks are done in, by the names of their packages too."""
 INSTALL_PROGRAMS = f"apt-get install --no-install-recommends {' '.join(PROGRAMS)}"
 _ASK_S = 20.0

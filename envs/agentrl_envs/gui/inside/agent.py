@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import socket
 import sys
 import time
@@ -84,6 +85,19 @@ class Agent:
             time.sleep(_POLL_S)
         return {"pid": pid}, b""
 
+    def do_quit(self, limit_s: float) -> Answer:
+        """Ask the programs of the episode to end, and wait; say whether they did."""
+        processes = self._session.processes
+        end_s = time.monotonic() + limit_s
+        for pid in self._programs:
+            if not processes.ended(pid):
+                os.kill(pid, signal.SIGTERM)
+        while left := [pid for pid in self._programs if not processes.ended(pid)]:
+            if time.monotonic() > end_s:
+                break
+            time.sleep(_POLL_S)
+        return {"ended": not left}, b""
+
     def do_settle(self, still_s: float, limit_s: float) -> Answer:
         """Wait until the screen rests."""
         processes = self._session.processes
@@ -154,15 +168,12 @@ class Agent:
 
     def do_type(self, text: str) -> Answer:
         """Type."""
-        session = self._session
-        session.hands.type(
-            text, lambda: session.screen.rest(session.processes.load, _POLL_S * 3, _LAYER_S * 5)
-        )
+        self._session.hands.type(text, self._rest)
         return {}, b""
 
     def do_press(self, keys: list[str]) -> Answer:
         """Press keys together."""
-        self._session.hands.press(keys)
+        self._session.hands.press(keys, self._rest)
         return {}, b""
 
     def do_clear(self, limit_s: float) -> Answer:
@@ -170,11 +181,18 @@ class Agent:
         session = self._session
         self._programs.clear()
         session.processes.end_all()
+        # An editor can save its text anywhere, over the settings too.
+        session.renew_settings()
         session.renew_manager(limit_s)
         files.empty(HOME)
+        files.empty("/tmp", but=".X")
         session.park()
         rests = session.screen.rest(session.processes.load, _POLL_S * 3, limit_s)
         return {"clean": rests and not self._clients() and session.alive()}, b""
+
+    def _rest(self) -> bool:
+        session = self._session
+        return session.screen.rest(session.processes.load, _POLL_S * 3, _LAYER_S * 5)
 
     def _clients(self) -> list[Window]:
         return [window for window in self._session.windows.all() if window.managed]

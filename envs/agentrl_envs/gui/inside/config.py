@@ -25,6 +25,8 @@ _JWM = """<?xml version="1.0"?>
   <SnapMode distance="0">none</SnapMode>
   <MoveMode>opaque</MoveMode><ResizeMode>opaque</ResizeMode>
   <DoubleClickSpeed>150</DoubleClickSpeed>
+  <Key mask="A" key="Tab">nextstacked</Key>
+  <Key mask="A" key="F4">close</Key>
   <Mouse context="icon" button="4">none</Mouse>
 </JWM>
 """

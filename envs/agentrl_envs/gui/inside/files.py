@@ -49,9 +49,11 @@ def _below(root: str) -> Iterator[tuple[str, str]]:
             yield path, "file" if stat.S_ISREG(os.lstat(path).st_mode) else "other"
 
 
-def empty(root: str) -> None:
-    """Remove everything in a directory, and not itself."""
+def empty(root: str, *, but: str = "") -> None:
+    """Remove everything in a directory, and not itself, nor names that begin with `but`."""
     for entry in os.scandir(root):
+        if but and entry.name.startswith(but):
+            continue
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         else:

@@ -13,6 +13,8 @@ _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 _KEY_S, _TEXT_S = 0.02, 1.0
 """Between two keys, and of a whole text at most: some programs miss keys that come at once."""
+_OF_WINDOWS = {"alt", "alt_l", "option", "super", "super_l", "cmd", "command", "meta", "win"}
+"""Modifiers of chords that may be the window manager's."""
 _DRAG_STEPS = 8
 _DRAG_STEP_S = 0.02
 
@@ -36,7 +38,10 @@ class Hands:
         self.move(x, y)
         for code in held:
             self._display.xtest_fake_input(_X_KEY[0], code)
-        for _ in range(times):
+        for one in range(times):
+            if one:
+                self._display.sync()
+                time.sleep(_KEY_S)
             self._display.xtest_fake_input(_X_BUTTON[0], number)
             self._display.xtest_fake_input(_X_BUTTON[1], number)
         for code in reversed(held):
@@ -73,15 +78,24 @@ class Hands:
                 self._strike(self._keyboard.character(character))
                 time.sleep(pause_s)
 
-    def press(self, keys: list[str]) -> None:
-        """Press keys together, released in the opposite order."""
+    def press(self, keys: list[str], rest: Callable[[], object]) -> None:
+        """Press keys together, released in the opposite order.
+
+        Who switches windows takes the keyboard when it sees the chord, and waits for the modifier
+        to come up: that must come after, so `rest` waits until it has read the chord.
+        """
         codes = [self._keyboard.key(key) for key in keys]
         # Shift alone decides between the two symbols of a key; in a chord it is named.
         shifted = len(codes) == 1 and codes[0][1]
         down = [*([self._keyboard.shift] if shifted else []), *(code for code, _ in codes)]
         for code in down:
             self._display.xtest_fake_input(_X_KEY[0], code)
-        for code in reversed(down):
+        last, *held = reversed(down)
+        self._display.xtest_fake_input(_X_KEY[1], last)
+        self._display.sync()
+        if {key.lower() for key in keys[:-1]} & _OF_WINDOWS:
+            rest()
+        for code in held:
             self._display.xtest_fake_input(_X_KEY[1], code)
         self._display.sync()
 

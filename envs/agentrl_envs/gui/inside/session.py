@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,11 @@ class Session:
     def park(self) -> None:
         """Put the pointer where it is when an episode begins."""
         self.hands.move(self.screen.width - 1, self.screen.height - 1)
+
+    def renew_settings(self) -> None:
+        """Write the settings of all programs as they are on a fresh desktop."""
+        shutil.rmtree(f"{RUN}/etc")
+        config.write(RUN)
 
     def renew_manager(self, within_s: float) -> None:
         """Start another window manager, which has not placed any window yet."""
