@@ -1,15 +1,21 @@
 """`agentrl record`."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from agentrl.cli.arguments import EnvKwargs, env_kwargs
-from agentrl.cli.console import out
+from agentrl.cli.console import err, out
+from agentrl.cli.progress import watch
+
+if TYPE_CHECKING:
+    from agentrl.env import Env
+    from agentrl.task import Task
 
 
 def record(
@@ -17,32 +23,88 @@ def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The JSONL file to write.")],
     *,
     kwargs: EnvKwargs = "{}",
+    player: Annotated[
+        Literal["gold", "human"],
+        typer.Option(help="The environment's gold player, or you, who add to FILE."),
+    ] = "gold",
     tasks: Annotated[int, typer.Option(min=1, help="Train tasks to record, at most.")] = 1000,
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at a time.")] = 16,
+    concurrency: Annotated[int, typer.Option(min=1, help="Gold episodes at a time.")] = 16,
     seed: Annotated[int, typer.Option(help="Of the tasks.")] = 0,
+    at: Annotated[
+        str,
+        typer.Option(help="Where you see a desktop by VNC: 127.0.0.1:PORT, or unix:PATH."),
+    ] = "",
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Type calls, where you could use a desktop.")
+    ] = False,
 ) -> None:
-    """Record what an environment's gold player does, as trajectories to train on."""
-    from agentrl.learn.recording import recording_of, write_recordings
+    """Record what an environment's gold player does, or what you do, to train on."""
     from agentrl.registry import make
-    from agentrl.rollout.demonstrations import demonstrate
-    from agentrl.scope import run_scope
 
     make_env = partial(make, id, **env_kwargs(kwargs))
     chosen = list(islice(make_env().tasks("train", seed=seed), tasks))
+    if player == "human":
+        count = asyncio.run(_by_hand(make_env(), chosen, file, at=at, terminal=terminal))
+    else:
+        count = asyncio.run(_by_gold(make_env, chosen, file, seed=seed, concurrency=concurrency))
+    out.print(f"{count} recordings are in {file}", markup=False)
 
-    async def played() -> None:
+
+async def _by_gold(
+    make_env: "Callable[[], Env]",
+    tasks: "Sequence[Task]",
+    file: Path,
+    *,
+    seed: int,
+    concurrency: int,
+) -> int:
+    from agentrl.learn.recording import recording_of, write_recordings
+    from agentrl.rollout.demonstrations import demonstrate
+    from agentrl.scope import run_scope
+
+    with watch(err) as progress, progress.phase("record", total=len(tasks)) as bar:
         async with run_scope():
             episodes = await demonstrate(
                 make_env,
-                chosen,
+                tasks,
                 guess_fraction=0.0,
                 seed=seed,
                 concurrency=concurrency,
+                on_episode=bar.advance,
                 wants_places=True,
                 max_turns=None,
             )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_recordings(file, map(recording_of, episodes), picture_files=True)
+    return write_recordings(file, map(recording_of, episodes), picture_files=True)
 
-    asyncio.run(played())
-    out.print(f"{len(chosen)} recordings are in {file}", markup=False)
+
+async def _by_hand(
+    env: "Env", tasks: "Sequence[Task]", file: Path, *, at: str, terminal: bool
+) -> int:
+    """Let the person at the terminal play, each episode kept as soon as it is over."""
+    from agentrl.errors import EnvError
+    from agentrl.gold import play
+    from agentrl.learn.recording import append_recording, recording_of
+    from agentrl.person import Left, Seated, Skipped, TerminalSeat
+    from agentrl.scope import run_scope
+
+    typed = TerminalSeat(partial(asyncio.to_thread, input, "> "), partial(out.print, markup=False))
+    count = 0
+    async with run_scope():
+        try:
+            seat = typed if terminal or not isinstance(env, Seated) else env.seat(at=at)
+            async with seat as place:
+                out.print(place.invitation, markup=False)
+                for task in tasks:
+                    try:
+                        episode = await play(env, task, place.act, wants_places=True)
+                    except (EnvError, Skipped) as why:
+                        err.print(f"not kept: {why}", markup=False)
+                        continue
+                    except Left:
+                        break
+                    append_recording(file, recording_of(episode, player="human"))
+                    count += 1
+                    out.print(f"kept; it earned {episode.reward:g}", markup=False)
+        finally:
+            await env.close()
+    return count

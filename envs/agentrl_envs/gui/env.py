@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from agentrl.env import Action, Box, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, ToolError, blame
@@ -23,6 +23,10 @@ from agentrl_envs.packs import made_pack
 from agentrl_envs.web.observation.node import Node
 from agentrl_tools.computer import Computer, Coordinates, Grid
 from agentrl_tools.computer.computer import LAST
+
+if TYPE_CHECKING:
+    from agentrl_envs.gui.seat import Seat
+    from agentrl_envs.gui.seat.seat import Sight
 
 OVER = "The episode was over before this."
 _TOOL = "computer"
@@ -201,6 +205,17 @@ class GuiEnv:
             await look(episode.desktop, replace(self._wants, kinds=("axtree",)), numbers)
         return {number: self._grid.box(box) for number, box in numbers.boxes.items()}
 
+    def seat(self, *, at: str = "", points_by: str = "") -> "Seat":
+        """Return the place of a person who plays the episodes over VNC; see `agentrl record`.
+
+        `at` is where viewers come, HOST:PORT of this machine or unix:PATH. `points_by` is `element`
+        or `coordinate`; left out, whichever is shown.
+        """
+        from agentrl_envs.gui.seat import Seat
+
+        shown = "element" if {"axtree", "marks"} & {*self._wants.kinds} else "coordinate"
+        return Seat(self._sight, self._grid.screen, at=at, points_by=points_by or shown)
+
     async def fork(self) -> Self:
         """Return a desktop on which the same was done; see `fork` of the constructor."""
         episode = self._running()
@@ -225,6 +240,17 @@ class GuiEnv:
                     await pool.close()
 
     # -- an episode -------------------------------------------------------------------------------
+
+    def _sight(self) -> "Sight":
+        from agentrl_envs.gui.seat.seat import Sight
+
+        episode = self._running()
+        return Sight(
+            desktop=episode.desktop,
+            machine=DesktopMachine(episode.desktop, episode.numbers),
+            grid=self._grid,
+            boxes=episode.numbers.boxes,
+        )
 
     def _running(self) -> _Episode:
         if self._episode is None:

@@ -4,7 +4,7 @@ Source: arXiv 2509.11543, section 3; `docs/semi-online.md` describes the environ
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
@@ -15,7 +15,7 @@ from agentrl.registry import load
 from agentrl.task import Split, Task, split_of
 from agentrl.task_choice import choose_task
 from agentrl_envs.recorded.experts import Expert, ExpertTurn, experts_of
-from agentrl_envs.recorded.matching import Matches, Matching
+from agentrl_envs.recorded.matching import Matches, Matching, same_kind
 from agentrl_envs.recorded.reward import Scale, Sop, step_reward
 
 PatchKind = Literal["thought_free", "off_policy_thought", "on_policy_thought"]
@@ -32,7 +32,9 @@ class RecordedEnv(BaseEnv):
     On a match the expert's next observation follows. On a mismatch the expert's action is put in
     the place of the policy's in all later contexts, and the expert's next observation follows, as
     long as patches are left; then the episode ends. The info's `reward_components` tell how far
-    the policy came before its first mismatch (`sop_progress`, `sop_success`, `sop_score`).
+    the policy came before its first mismatch (`sop_progress`, `sop_success`, `sop_score`); with
+    patches without bound also the share of all turns that matched (`step_accuracy`) or did the
+    same kind of thing (`type_accuracy`), each met on the expert's way.
     """
 
     fork_strategy: ForkStrategy = "copy"
@@ -54,7 +56,7 @@ class RecordedEnv(BaseEnv):
         """Choose what to follow, and how closely.
 
         Args:
-            recordings: A JSONL file; see `agentrl/learn/recording.py`.
+            recordings: A JSONL file; see docs/recordings.md.
             minimum_reward: Leave out what earned less, or nothing known.
             patch: What is put into the history: the expert's action alone, with the recorded
                 thought, or with a thought of the policy's own.
@@ -85,8 +87,9 @@ class RecordedEnv(BaseEnv):
         self._thought = thought
         self._heldout_fraction = heldout_fraction
         self._expert: Expert | None = None
-        self._left = 0
+        self._left = self._most = 0
         self._turn = 0
+        self._right = self._of_kind = 0
         self._alone = 0
         self._is_alone = True
 
@@ -94,9 +97,9 @@ class RecordedEnv(BaseEnv):
         """Yield the recordings of a split in their order; the seed changes nothing."""
         del seed
         for id, expert in self._experts().items():
-            prompt = "\n".join(message.text for message in expert.opening)
+            prompt = "\n".join(message.text for message in expert.prompt)
             if split_of(prompt, heldout_fraction=self._heldout_fraction) == split:
-                yield Task(prompt=expert.opening, answer=expert.actions, id=id, split=split)
+                yield Task(prompt=expert.prompt, answer=expert.actions, id=id, split=split)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -105,22 +108,24 @@ class RecordedEnv(BaseEnv):
         task = choose_task(self, seed=seed or 0, options=options or {})
         self._expert = self._expert_of(task)
         self._turn, self._alone, self._is_alone = 0, 0, True
-        self._left = self._patches[task.split]
+        self._right, self._of_kind = 0, 0
+        self._left = self._most = self._patches[task.split]
         return Observation(self._expert.opening, tools=self._expert.tools), {}
 
     async def step(self, action: Action) -> Step:
         """Compare an action with the expert's; go on behind one of the two, or end."""
         expert = self._running()
         turn = expert.turns[self._turn]
-        matched = not action.malformed and self._matches(action, turn.action)
+        matched = not action.malformed and self._matches(action, turn.action, turn.places)
         reward = step_reward(
             action, turn.action, matched=matched, scale=self._scale, thought=self._thought
         )
         self._turn += 1
         self._is_alone = self._is_alone and matched
         self._alone += self._is_alone
-        figures = Sop(self._alone, len(expert.turns)).figures
-        info: Info = {"reward_components": figures | {"matched": float(matched)}}
+        self._right += matched
+        self._of_kind += matched or same_kind(action, turn.action)
+        info: Info = {"reward_components": self._figures(len(expert.turns), matched=matched)}
         if self._turn == len(expert.turns) or not (matched or self._left):
             self._expert = None
             return Observation(()), reward, True, False, info
@@ -129,6 +134,15 @@ class RecordedEnv(BaseEnv):
         self._left -= self._left > 0
         info["patch"] = self._patched(turn)
         return Observation(turn.answers), reward, False, False, info
+
+    def _figures(self, turns: int, *, matched: bool) -> dict[str, float]:
+        """Return how well it went so far, of so many turns."""
+        figures = Sop(self._alone, turns).figures | {"matched": float(matched)}
+        if self._most >= 0:
+            return figures
+        # Only where every mismatch is patched is every turn met, and met on the expert's way.
+        accuracy = {"step_accuracy": self._right / turns, "type_accuracy": self._of_kind / turns}
+        return figures | accuracy
 
     async def fork(self) -> Self:
         """Return a copy that stands where this one does."""
@@ -184,11 +198,14 @@ def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matche
                 "matching and matches are both given; a function of yours has no use "
                 "for matching, so leave one out"
             )
-        return cast("Matches", load(function))
+        own = cast("Callable[[Action, Action], bool]", load(function))
+        return lambda said, expert, places: own(said, expert)
     given = dict(matching or {})
     if "ignore" in given:
         given["ignore"] = tuple(given["ignore"])
     try:
         return Matching(**given)
     except TypeError as error:
-        raise ConfigError(f"matching: {error}; its keys are tolerance, text and ignore") from error
+        raise ConfigError(
+            f"matching: {error}; its keys are tolerance, text, ignore, radius"
+        ) from error

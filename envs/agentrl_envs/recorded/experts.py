@@ -8,9 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentrl.env import Action, ToolSchema
+from agentrl.env import Action, Box, ToolSchema
 from agentrl.errors import ConfigError
-from agentrl.learn.recording import AssistantSaid, Recording, read_recordings
+from agentrl.learn.recording import (
+    AssistantSaid,
+    Recording,
+    Said,
+    ToolSaid,
+    names_of,
+    read_recordings,
+    text_of,
+)
 from agentrl.message import Message, ToolCall
 
 
@@ -21,7 +29,15 @@ class ExpertTurn:
     action: Action
     """Without the thought."""
     thought: str
-    answers: tuple[Message, ...] = ()
+    places: Mapping[int, Box]
+    """Where the elements were that it could point at, by their numbers."""
+    told: tuple[Said | ToolSaid, ...] = ()
+    """What followed, as it is recorded: pictures are read when they are shown."""
+
+    @property
+    def answers(self) -> tuple[Message, ...]:
+        """Return what followed; reads its pictures."""
+        return tuple(said.message for said in self.told)
 
     @property
     def with_thought(self) -> Action:
@@ -46,9 +62,20 @@ class ExpertTurn:
 class Expert:
     """One recorded trajectory."""
 
-    opening: tuple[Message, ...]
+    asked: tuple[Said | ToolSaid, ...]
+    """What it was asked, as it is recorded."""
     tools: tuple[ToolSchema, ...]
     turns: tuple[ExpertTurn, ...]
+
+    @property
+    def opening(self) -> tuple[Message, ...]:
+        """Return what it was asked; reads its pictures."""
+        return tuple(said.message for said in self.asked)
+
+    @property
+    def prompt(self) -> tuple[Message, ...]:
+        """Return what it was asked in words."""
+        return tuple(Message(said.role, text_of(said.content)) for said in self.asked)
 
     @property
     def actions(self) -> list[Any]:
@@ -61,24 +88,24 @@ class Expert:
     @property
     def id(self) -> str:
         """Return 16 hex digits of what was asked and done: two equal ones are one task."""
-        asked = [[m.role, m.text, [i.digest for i in m.images]] for m in self.opening]
+        asked = [[s.role, text_of(s.content), names_of(s.content)] for s in self.asked]
         blob = json.dumps([asked, self.actions], sort_keys=True, default=str)
         return hashlib.sha256(blob.encode()).hexdigest()[:16]
 
     @classmethod
     def of(cls, recording: Recording) -> "Expert":
         """Return a recording by turns; what comes before the first action is the opening."""
-        opening: list[Message] = []
+        asked: list[Said | ToolSaid] = []
         turns: list[ExpertTurn] = []
         for said in recording.messages:
             if isinstance(said, AssistantSaid):
                 action = Action(said.content, said.message.tool_calls)
-                turns.append(ExpertTurn(action=action, thought=said.thought))
+                turns.append(ExpertTurn(action=action, thought=said.thought, places=said.places))
             elif turns:
-                turns[-1] = replace(turns[-1], answers=(*turns[-1].answers, said.message))
+                turns[-1] = replace(turns[-1], told=(*turns[-1].told, said))
             else:
-                opening.append(said.message)
-        return cls(opening=tuple(opening), tools=recording.tools, turns=tuple(turns))
+                asked.append(said)
+        return cls(asked=tuple(asked), tools=recording.tools, turns=tuple(turns))
 
 
 def experts_of(path: Path, *, minimum_reward: float | None = None) -> Mapping[str, Expert]:

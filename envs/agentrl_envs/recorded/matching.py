@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from agentrl.env import Action
+from agentrl.env import Action, Box
 from agentrl.errors import ConfigError
+from agentrl.message import ToolCall
+from agentrl_envs.recorded.pointing import Screen, same_gesture, verb_of
 
-Matches = Callable[[Action, Action], bool]
-"""Of what the policy did and what the expert did."""
+Matches = Callable[[Action, Action, Mapping[int, Box]], bool]
+"""Of what the policy did, what the expert did, and where the elements were, by their numbers."""
+_NOWHERE: Mapping[int, Box] = {}
 
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 
@@ -19,7 +22,8 @@ _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 class Matching:
     """The same tools with the same arguments in the same order; without calls, the same text.
 
-    Text beside calls, and thinking blocks, say nothing about what is done.
+    Text beside calls, and thinking blocks, say nothing about what is done. Actions on a screen are
+    compared by what they do there; see `pointing.same_gesture`.
     """
 
     tolerance: float = 1e-9
@@ -28,24 +32,33 @@ class Matching:
     """As it is; without outer spaces and with inner ones as single blanks; and without case too."""
     ignore: tuple[str, ...] = ()
     """Arguments that may differ, by name or as `tool.name`."""
+    radius: float = 0.0
+    """How far a point may be from the expert's that hit no element, in units of coordinates."""
 
     def __post_init__(self) -> None:
         if not self.tolerance >= 0:
             raise ConfigError(f"matching.tolerance must be at least 0, got {self.tolerance}")
+        if not self.radius >= 0:
+            raise ConfigError(f"matching.radius must be at least 0, got {self.radius}")
         if self.text not in ("exact", "spaces", "folded"):
             raise ConfigError(f"matching.text is {self.text!r}; it can be exact, spaces, folded")
 
-    def __call__(self, said: Action, expert: Action) -> bool:
-        """Return whether `said` does what `expert` does."""
+    def __call__(self, said: Action, expert: Action, places: Mapping[int, Box] = _NOWHERE) -> bool:
+        """Return whether `said` does what `expert` does, where elements have these places."""
         if not same_kind(said, expert):
             return False
         if not expert.tool_calls:
             return self._same(spoken(said), spoken(expert))
+        screen = Screen(places=places, radius=self.radius, same=self._same)
         pairs = zip(said.tool_calls, expert.tool_calls, strict=True)
-        return all(
-            self._same(self._compared(one.name, one.arguments), self._compared(c.name, c.arguments))
-            for one, c in pairs
-        )
+        return all(self._does(mine, theirs, screen) for mine, theirs in pairs)
+
+    def _does(self, said: ToolCall, expert: ToolCall, screen: Screen) -> bool:
+        mine = self._compared(said.name, said.arguments)
+        theirs = self._compared(expert.name, expert.arguments)
+        if verb_of(theirs) is not None:
+            return same_gesture(mine, theirs, screen)
+        return self._same(mine, theirs)
 
     def _compared(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -75,9 +88,15 @@ class Matching:
 
 
 def same_kind(said: Action, expert: Action) -> bool:
-    """Return whether the same tools are called in the same order, or none."""
-    ours = [call.name for call in said.tool_calls]
-    return not said.malformed and ours == [call.name for call in expert.tool_calls]
+    """Return whether the same tools are called in the same order, or none.
+
+    On a screen the kind of a call is what it does there: a click is no scroll.
+    """
+    return not said.malformed and [*map(_kind, said.tool_calls)] == [*map(_kind, expert.tool_calls)]
+
+
+def _kind(call: ToolCall) -> tuple[str, str | None]:
+    return call.name, verb_of(call.arguments)
 
 
 def spoken(action: Action) -> str:
