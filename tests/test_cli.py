@@ -140,6 +140,10 @@ def test_check_env_plays_the_environment(
     code, out, err = agentrl(capsys, "check-env", "shop_one_env:shop_one/Multiply-v0")
     assert (code, err) == (0, "")
     assert "ok  gold scores\n" in out
+    hasty = ("--max-turns", "1", "--timeout-s", "30", "--grace-s", "9")
+    code, _, err = agentrl(capsys, "check-env", "shop_one/Multiply-v0", *hasty)
+    assert code == 2
+    assert "gold scores: the gold player earned 0.0" in err, "one action is not enough"
     for kwargs, says in (
         ("{", "which is not JSON"),
         ("[]", "wanted a JSON object"),

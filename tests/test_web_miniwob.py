@@ -18,6 +18,7 @@ from agentrl.env import GoldPlayer, call, say
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gold import play_gold
 from agentrl.task import SPLITS
+from agentrl.testing import check_env
 from agentrl_envs.families import MINIWOB
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
@@ -29,23 +30,26 @@ from agentrl_envs.web.observation import read
 from agentrl_envs.web.world import WebRequest
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
-RESTLESS = {
-    *("chase-circle", "click-pie", "click-pie-nodelay", "hover-shape", "moving-items"),
-    *("simon-says", "stock-market"),
-}
-"""Pages on which things move by themselves: two looks differ by when they were taken."""
+PROMISING = ("click-collapsible", "drag-box", "form-sequence-3", "moving-items")
+"""Of which all promises are proven here: things that unfold, are dragged, are chosen, and move by
+themselves. `benchmarks/browsing/promises.py` proves them of all."""
 GOLD_SEEDS = (7, 1000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def env() -> AsyncGenerator[WebEnv]:
-    pool = await BrowserPool.open(BrowserSettings(call_s=60))
+async def pool() -> AsyncGenerator[BrowserPool]:
+    made = await BrowserPool.open(BrowserSettings(call_s=60))
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def env(pool: BrowserPool) -> AsyncGenerator[WebEnv]:
     others = [family for family in MINIWOB if family not in PLAYERS]
     pack = MiniWobPack(families=[*PLAYERS], heldout_families=others)
     made = WebEnv(pack=pack, browser=pool, screen=(400, 300))
     yield made
     await made.close()
-    await pool.close()
 
 
 def test_the_families_are_those_of_the_package() -> None:
@@ -240,8 +244,17 @@ class TestPages:
         else:
             assert (await env.step(say("done")))[1:4] == (0, True, False)
         again, _ = await env.reset(seed=0, options={"task": task})
-        if family not in RESTLESS:
-            assert again.messages[0].text == text
+        assert again.messages[0].text == text
+
+    @pytest.mark.parametrize("family", PROMISING)
+    async def test_promises_are_kept(self, pool: BrowserPool, family: str) -> None:
+        env = WebEnv(pack=MiniWobPack(families=family), browser=pool, screen=(400, 300))
+        tried = [call("wait", milliseconds=300), call("click", id=1), call("wait", milliseconds=9)]
+        promises = await check_env(
+            env, episodes=1, tasks=4, max_turns=40, timeout_s=120, grace_s=60, actions=tried
+        )
+        assert {"reset is deterministic", "forks do not interfere"} <= {*promises}
+        assert ("gold scores" in promises) == (family in PLAYERS)
 
     @pytest.mark.parametrize("family", sorted(PLAYERS))
     async def test_who_can_play_wins(self, env: WebEnv, family: str) -> None:

@@ -3,7 +3,6 @@
 An action that cannot be done is a `ToolError`, in words for the model, and changes nothing.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -248,7 +247,7 @@ class Hands:
         """
         if not 0 <= milliseconds <= _WAIT_MAX_MS:
             raise ToolError(f"milliseconds must be from 0 to {_WAIT_MAX_MS}, got {milliseconds}")
-        await asyncio.sleep(milliseconds / 1000)
+        await self._visit.wait(milliseconds)
 
     @tool
     async def answer(self, text: str) -> None:

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, ToolError, blame
@@ -25,6 +25,9 @@ from agentrl_envs.web.world import Verdict, World
 
 OVER = "The episode was over before this."
 _ANSWER = "answer"
+_MOST_MS = 60_000
+
+Clock = Literal["real", "steps"]
 
 
 @dataclass(slots=True)
@@ -64,6 +67,8 @@ class WebEnv:
         observation_kwargs: Mapping[str, Any] | None = None,
         actions: Sequence[str] | None = None,
         screen: Sequence[int] = (1024, 768),
+        clock: Clock | None = None,
+        action_ms: float = 200.0,
         max_turns: int | None = 40,
         system: str = "",
         fork: ForkStrategy = "replay",
@@ -79,6 +84,11 @@ class WebEnv:
             observation_kwargs: Caps and options; the other fields of `observation.Wants`.
             actions: Names of the tools to offer; all of them when left out.
             screen: Width and height in pixels.
+            clock: `real` lets a page's timers, frames and date go on by themselves; under `steps`
+                they stand still but for `action_ms` with every action that is done (and what `wait`
+                waits for), so that what the page does is a function of what the agent did. What
+                the pack asks for (`pack.clock`), or else `real`, when left out.
+            action_ms: The page's milliseconds that an action takes under `steps`, and the opening.
             max_turns: Messages of the agent before the episode is truncated; None sets no end.
             system: A system message, if any.
             fork: How a fork is made: `copy` where worlds can be copied, with `replay` where a copy
@@ -92,6 +102,10 @@ class WebEnv:
             raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
         if fork not in ("copy", "replay", "none"):
             raise ConfigError(f"fork is copy, replay or none for a browser, got {fork!r}")
+        if clock not in (None, *get_args(Clock)):
+            raise ConfigError(f"clock is one of {', '.join(get_args(Clock))}, got {clock!r}")
+        if not 0 < action_ms <= _MOST_MS:
+            raise ConfigError(f"action_ms must be above 0 and at most {_MOST_MS}, got {action_ms}")
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
         self.fork_strategy: ForkStrategy = fork
         self._pack: TaskPack = made_pack(pack, pack_kwargs)
@@ -99,6 +113,8 @@ class WebEnv:
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
         self._schemas = tuple(signature.schema for signature in self._signatures.values())
         self._screen = Screen(*screen)
+        kept = clock or getattr(self._pack, "clock", "real")
+        self._action_ms = action_ms if kept == "steps" else None
         self._max_turns = max_turns
         self._system = system
         self._pool = browser if isinstance(browser, BrowserPool) else None
@@ -203,7 +219,7 @@ class WebEnv:
 
     async def _begun(self, world: World) -> tuple[Visit, str]:
         pool = await self._browsers()
-        visit, loaded = await pool.visit(world, self._screen)
+        visit, loaded = await pool.visit(world, self._screen, action_ms=self._action_ms)
         try:
             return visit, await visit.begin(world, loaded=loaded)
         except BaseException:
@@ -333,7 +349,7 @@ class WebEnv:
             shown = await self._shown(episode.visit)
             storage = await episode.visit.storage()
             pool = await made._browsers()
-            visit = await pool.blank(self._screen)
+            visit = await pool.blank(self._screen, action_ms=self._action_ms)
             pool.prepare(visit, world)
             await visit.restore(storage)
             visit.world = world

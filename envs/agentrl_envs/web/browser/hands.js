@@ -8,22 +8,49 @@
     });
   }
 
-  // Resolves after so many frames without a change of the document, with true; with false after mostMs.
-  function still({ mostMs, calmFrames }) {
+  // Animations that stand still, by the time they have run.
+  const held = new Map();
+
+  function hold() {
+    for (const animation of document.getAnimations()) {
+      if (animation.playState !== "running" || held.has(animation)) continue;
+      animation.pause();
+      held.set(animation, 0);
+    }
+  }
+
+  // Lets so much time pass for what is held.
+  function glide(ms) {
+    for (const [animation, ran] of held) {
+      const end = animation.effect?.getComputedTiming().endTime;
+      const over = animation.playState !== "paused" || !(ran + ms < end);
+      if (animation.playState === "paused") {
+        if (over) animation.finish();
+        else animation.currentTime = ran + ms;
+      }
+      if (over) held.delete(animation);
+      else held.set(animation, ran + ms);
+    }
+  }
+
+  // Resolves after so many frames without a change of the document, or after mostMs; with how many
+  // animations it has stopped, where it is to hold them.
+  function still({ mostMs, calmFrames, holds }) {
     return new Promise((resolve) => {
       let changed = false;
       let calm = 0;
       const observer = new MutationObserver(() => { changed = true; });
-      const end = (is) => {
+      const end = () => {
         observer.disconnect();
         clearTimeout(timer);
-        resolve(is);
+        resolve(held.size);
       };
-      const timer = setTimeout(() => end(false), mostMs);
+      const timer = setTimeout(end, mostMs);
       const frame = () => {
+        if (holds) hold();
         calm = changed || restless() ? 0 : calm + 1;
         changed = false;
-        if (calm >= calmFrames) end(true);
+        if (calm >= calmFrames) end();
         else requestAnimationFrame(frame);
       };
       observer.observe(document, {
@@ -86,5 +113,5 @@
     return rolled.scrollLeft !== before[0] || rolled.scrollTop !== before[1];
   }
 
-  Object.assign(globalThis, { still, put, mark, choose, roll });
+  Object.assign(globalThis, { still, glide, put, mark, choose, roll });
 })();

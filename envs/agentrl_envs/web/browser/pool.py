@@ -51,23 +51,34 @@ class BrowserPool:
 
         return cls(await async_playwright().start(), settings)
 
-    async def visit(self, world: World, screen: Screen) -> tuple[Visit, bool]:
+    async def visit(
+        self, world: World, screen: Screen, *, action_ms: float | None = None
+    ) -> tuple[Visit, bool]:
         """Return a page for an episode, and whether it is at the world's `start_url` already.
 
+        With `action_ms`, its time stands still but for so many milliseconds with every action.
         Raises `EnvError` when no place comes free in time, `ConfigError` when no browser can be run
         on this machine.
         """
-        return await self._placed(Place(world.start_url, screen, used_too=world.reusable))
+        stepped = action_ms is not None
+        place = Place(world.start_url, screen, used_too=world.reusable, stepped=stepped)
+        visit, loaded = await self._placed(place)
+        visit.action_ms = action_ms
+        return visit, loaded
 
-    async def blank(self, screen: Screen) -> Visit:
+    async def blank(self, screen: Screen, *, action_ms: float | None = None) -> Visit:
         """Return an empty page in a context of its own; raises as `visit` does."""
         visit, _ = await self._placed(Place("", screen))
+        visit.action_ms = action_ms
         return visit
 
     def prepare(self, visit: Visit, world: World) -> None:
         """Make the pages ready that were taken for an episode, now that nobody waits for it."""
         if (browser := self._homes.get(visit)) is not None:
-            self._in_background(self._prepare(browser, visit.screen, world))
+            place = Place(
+                world.start_url, visit.screen, used_too=world.reusable, stepped=visit.stepped
+            )
+            self._in_background(self._prepare(browser, place, world, visit.action_ms))
 
     async def _placed(self, place: Place) -> tuple[Visit, bool]:
         if self._closed:
@@ -199,24 +210,29 @@ class BrowserPool:
             await browser.close()
             self._retired.discard(browser)
 
-    async def _prepare(self, browser: Browser, screen: Screen, world: World) -> None:
-        empty = Place("", screen)
+    async def _prepare(
+        self, browser: Browser, place: Place, world: World, action_ms: float | None
+    ) -> None:
+        empty = Place("", place.screen)
         try:
-            await self._load_ahead(browser, screen, world)
+            await self._load_ahead(browser, place, world, action_ms)
             while self._is_current(browser) and browser.shelf.count(empty) < self.settings.warm:
-                browser.shelf.put("", await browser.open(screen))
+                browser.shelf.put("", await browser.open(place.screen))
         except EnvError:
             return  # whoever needs a page makes it, and hears why that fails
 
-    async def _load_ahead(self, browser: Browser, screen: Screen, world: World) -> None:
+    async def _load_ahead(
+        self, browser: Browser, place: Place, world: World, action_ms: float | None
+    ) -> None:
         """Load the page that this episode began on for another one, if it may be and is not."""
-        place = Place(world.start_url, screen, used_too=world.reusable)
         if not self._is_current(browser) or browser.shelf.count(place):
             return
         if world.reusable or (loader := world.ahead()) is None:
             return
         try:
-            visit = browser.shelf.take(Place("", screen)) or await browser.open(screen)
+            empty = Place("", place.screen)
+            visit = browser.shelf.take(empty) or await browser.open(place.screen)
+            visit.action_ms = action_ms
             try:
                 await visit.load(loader)
                 await visit.tab.settle()

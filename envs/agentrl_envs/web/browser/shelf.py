@@ -14,6 +14,8 @@ class Place:
     screen: Screen
     used_too: bool = False
     """Whether another episode may have been on it."""
+    stepped: bool = False
+    """Whether its time goes on with the actions; an empty page may still become either."""
 
 
 class Shelf:
@@ -62,5 +64,6 @@ class Shelf:
             for visit, url in self._urls.items()
             if url == place.url
             and visit.screen == place.screen
+            and (not url or visit.stepped == place.stepped)
             and (place.used_too or not visit.used)
         ]

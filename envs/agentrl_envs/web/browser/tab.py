@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_HANDS = (files("agentrl_envs.web.browser") / "hands.js").read_text(encoding="utf-8")
+_HERE = files("agentrl_envs.web.browser")
+_HANDS = (_HERE / "hands.js").read_text(encoding="utf-8")
+_CLOCK = (_HERE / "clock.js").read_text(encoding="utf-8")
+_ADVANCE = "(ms) => globalThis[Symbol.for('agentrl.clock')]?.advance(ms) ?? 0"
 _MOVED_ON = re.compile(
     r"Cannot find context|context was destroyed|navigated or closed|uniqueContextId not found"
 )
@@ -50,6 +53,9 @@ class Tab:
         self._loading: set[str] = set()
         self._requested: dict[str, float] = {}
         self._answering = 0
+        self._has_clock = False
+        self._held = 0
+        """Animations that stand still until time passes."""
         self._changed = asyncio.Event()
         self.broken.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -190,6 +196,28 @@ class Tab:
                 raise MovedOn from error
             raise
 
+    # -- the page's time --------------------------------------------------------------------------
+
+    async def stop_clock(self) -> None:
+        """Let time stand still in every document from the next one on; see `pass_time`."""
+        if not self._has_clock:
+            self._has_clock = True
+            await self.send("Page.addScriptToEvaluateOnNewDocument", source=_CLOCK)
+
+    async def pass_time(self, ms: float) -> bool:
+        """Let so much time pass on a page whose clock is stopped; whether anything happened in it.
+
+        Raises as `call` does.
+        """
+        try:
+            if held := self._held:
+                await self._run("glide", ms)
+            return bool(await self._value(f"({_ADVANCE})({ms})", None)) or held > 0
+        except MovedOn:
+            # Time has taken the page to another one, and begins anew there.
+            self._world = None
+            return True
+
     # -- coming to rest ---------------------------------------------------------------------------
 
     async def loaded(self) -> None:
@@ -207,7 +235,8 @@ class Tab:
             await self._until_idle(deadline)
             most_s = min(self._settings.still_s, max(0.0, deadline - loop.time()))
             try:
-                await self._run("still", {"mostMs": most_s * 1000, "calmFrames": calm_frames})
+                calm = {"mostMs": most_s * 1000, "calmFrames": calm_frames}
+                self._held = await self._run("still", {**calm, "holds": self._has_clock})
             except MovedOn:
                 self._world = None
                 if loop.time() < deadline:

@@ -53,6 +53,8 @@ class Visit:
         self.world: World | None = None
         self.notices: list[str] = []
         """What happened that the page does not show, since it was last told."""
+        self.action_ms: float | None = None
+        """The page's time that passes with an action; None lets it have the real one."""
         self.used = False
         """Whether an episode has been on it."""
         self.origin: Start = "new"
@@ -93,6 +95,11 @@ class Visit:
         return self._at
 
     @property
+    def stepped(self) -> bool:
+        """Return whether the page's time goes on with the actions."""
+        return self.action_ms is not None
+
+    @property
     def sound(self) -> bool:
         """Return whether nothing has broken so far."""
         return self._broken is None and not any(tab.broken.done() for tab in self.tabs)
@@ -113,6 +120,7 @@ class Visit:
         # Nothing is loading on a page that was there before.
         settled = self.tab.settle(calm_frames=1 if loaded else 2)
         await asyncio.gather(settled, self.tab.send("Page.resetNavigationHistory"))
+        await self._let_time_pass()
         self.notices.clear()
         return goal
 
@@ -127,6 +135,8 @@ class Visit:
 
     async def go(self, url: str) -> str:
         """Take the tab in front somewhere; return what was in the way, if anything."""
+        if self.stepped:
+            await self.tab.stop_clock()
         reply = await self.tab.send("Page.navigate", url=url)
         return reply.get("errorText", "") if not self.notices else ""
 
@@ -141,12 +151,22 @@ class Visit:
         return True
 
     async def settle(self) -> None:
-        """Wait for the tab in front to come to rest, and for windows that it opened as tabs."""
+        """Wait for the tab in front to come to rest, and for windows that it opened as tabs.
+
+        Where the page's time goes on with the actions, that of one passes.
+        """
         await self.tab.settle()
-        for tab in list(self.tabs):
-            while tab.popups:
-                await self._open_instead(tab.popups.pop(0))
+        await self._take_windows()
+        if await self._let_time_pass():
+            await self._take_windows()
         self._dialogs = 0
+
+    async def wait(self, ms: float) -> None:
+        """Wait for so much of the page's time."""
+        if self.stepped:
+            await self.tab.pass_time(ms)
+        else:
+            await asyncio.sleep(ms / 1000)
 
     async def add_tab(self, url: str) -> str:
         """Open a tab at an address and bring it to the front; return why not, if not."""
@@ -262,6 +282,18 @@ class Visit:
             await page.close()
         except Error:
             return
+
+    async def _let_time_pass(self) -> bool:
+        """Let the time of an action pass where it does not by itself; whether that did anything."""
+        if self.action_ms is None or not await self.tab.pass_time(self.action_ms):
+            return False
+        await self.tab.settle(calm_frames=1)
+        return True
+
+    async def _take_windows(self) -> None:
+        for tab in list(self.tabs):
+            while tab.popups:
+                await self._open_instead(tab.popups.pop(0))
 
     async def _open_instead(self, url: str) -> None:
         if not self._is_within(url):

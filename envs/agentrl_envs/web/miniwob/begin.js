@@ -1,5 +1,6 @@
 // Starts an episode on a page of MiniWoB++, whatever went on in it before.
 async (seed) => {
+  globalThis[Symbol.for("agentrl.clock")]?.reset();
   for (let id = setTimeout(() => {}, 0); id > 0; id -= 1) clearTimeout(id);
   document.activeElement?.blur?.();
   if (window.jQuery) jQuery.fx.off = true;

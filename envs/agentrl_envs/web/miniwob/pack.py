@@ -28,6 +28,9 @@ class MiniWobPack:
     The splits have different seeds; families in `heldout_families` are in the held-out split alone.
     """
 
+    clock: Final = "steps"
+    """Unless the environment says otherwise: no page goes on while an agent thinks."""
+
     def __init__(
         self,
         *,

@@ -15,9 +15,9 @@ RELOADED = frozenset(
         *("book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy"),
         *("choose-date-medium", "choose-date-nodelay", "click-pie", "click-pie-nodelay"),
         *("drag-items", "drag-items-grid", "drag-shapes", "drag-shapes-2", "drag-sort-numbers"),
-        *("hover-shape", "moving-items", "search-engine", "simon-says", "stock-market"),
-        "use-autocomplete",
-        *("use-autocomplete-nodelay", "use-colorwheel", "use-colorwheel-2"),
+        *("form-sequence-3", "hover-shape", "moving-items", "search-engine", "simon-says"),
+        *("stock-market", "use-autocomplete", "use-autocomplete-nodelay"),
+        *("use-colorwheel", "use-colorwheel-2"),
     )
 )
 """Families whose page is loaded for every episode: widgets keep what was done to them, or things

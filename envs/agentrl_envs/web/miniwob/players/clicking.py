@@ -102,6 +102,24 @@ def _(scene: Scene) -> Action:
     return call("wait", milliseconds=300)
 
 
+@plans("button-delay")
+def _(scene: Scene) -> Sequence[Action]:
+    """The first click and the waiting take an action's time on top, 200 ms unless told otherwise."""
+    (seconds,) = found(r"wait (\d+) seconds", scene.goal)
+    waiting = call("wait", milliseconds=int(seconds) * 1000 - 400)
+    return [submit(scene.first, "ONE"), waiting, submit(scene.first, "TWO")]
+
+
+@plays("stock-market")
+def _(scene: Scene) -> Action:
+    """Look for six seconds now and then, and then all the time: it falls low enough at 7.6."""
+    (most,) = found(r"less than \$(\d+\.\d+)", scene.goal)
+    (price,) = found(r"Stock price: \$(\d+\.\d+)", scene.page.text)
+    if float(price) <= float(most):
+        return submit(scene.page, "Buy")
+    return call("wait", milliseconds=1000 if len(scene.calls) < 6 else 0)
+
+
 @plays("click-pie", "click-pie-nodelay")
 def _(scene: Scene) -> Action:
     name = scene.quoted[0] if scene.calls else "+"
