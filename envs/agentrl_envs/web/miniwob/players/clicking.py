@@ -104,7 +104,7 @@ def _(scene: Scene) -> Action:
 
 @plans("button-delay")
 def _(scene: Scene) -> Sequence[Action]:
-    """The first click and the waiting take an action's time on top, 200 ms unless told otherwise."""
+    """The first click and the waiting take the time of an action on top, 200 ms as it comes."""
     (seconds,) = found(r"wait (\d+) seconds", scene.goal)
     waiting = call("wait", milliseconds=int(seconds) * 1000 - 400)
     return [submit(scene.first, "ONE"), waiting, submit(scene.first, "TWO")]
@@ -122,8 +122,10 @@ def _(scene: Scene) -> Action:
 
 @plays("click-pie", "click-pie-nodelay")
 def _(scene: Scene) -> Action:
-    name = scene.quoted[0] if scene.calls else "+"
-    return click(scene.page.find("label", name))
+    """It unfolds for more than a second."""
+    if len(scene.calls) == 1:
+        return call("wait", milliseconds=2000)
+    return click(scene.page.find("label", scene.quoted[0] if scene.calls else "+"))
 
 
 @plans("click-widget")

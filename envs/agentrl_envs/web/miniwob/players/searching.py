@@ -91,7 +91,8 @@ def _(scene: Scene) -> Action:
     name = scene.quoted[0]
     kind = name.lower() if name in ("Reply", "Retweet", "Like") else "more"
     if scene.calls:
-        return click(scene.page.find(None, name))
+        names = (name, f"{name} {user}")
+        return click(next(n for n in scene.page.nodes if n.id and n.name in names))
     icons = [n for n, author in _authored(scene.page) if author == user and _is(n, kind)]
     return click(icons[0])
 
