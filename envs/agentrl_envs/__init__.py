@@ -145,6 +145,15 @@ def _register_gui() -> None:
     register(
         "gui/Mix-v0", _GUI, kwargs=pack, description="tasks in any of the programs on a desktop"
     )
+    register(
+        "gui/OSWorld-v0",
+        _GUI,
+        kwargs={
+            "pack": "agentrl_envs.gui.osworld:osworld_pack",
+            "desktop": {"width": 1920, "height": 1080},
+        },
+        description="tasks of OSWorld's format that need no virtual machine; needs path=...",
+    )
     for program, what in _DESKTOP_PROGRAMS.items():
         register(
             f"gui/{camel(program)}-v0",

@@ -16,11 +16,11 @@ from agentrl.tool import ToolContext, ToolResult
 from agentrl.tool_env import checked_reward
 from agentrl.tool_schema import signature_of
 from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings, open_pool
+from agentrl_envs.gui.live import Looked
 from agentrl_envs.gui.machine import DesktopMachine
 from agentrl_envs.gui.observation import Kind, Numbers, Wants, look
 from agentrl_envs.gui.world import DesktopPack, Scene, Verdict
 from agentrl_envs.packs import made_pack
-from agentrl_envs.web.observation.node import Node
 from agentrl_tools.computer import Computer, Coordinates, Grid
 from agentrl_tools.computer.computer import LAST
 
@@ -44,27 +44,6 @@ class _Episode:
     history: History
     turns: int = 0
     ended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """The desktop as a checker sees it."""
-
-    desktop: Desktop
-    wants: Wants
-
-    async def read(self, path: str) -> bytes | None:
-        return await self.desktop.read(path)
-
-    async def files(self, folder: str) -> Mapping[str, str]:
-        return await self.desktop.files(folder)
-
-    async def quit(self) -> bool:
-        return await self.desktop.quit()
-
-    async def nodes(self) -> Sequence[Node]:
-        wants = replace(self.wants, kinds=("axtree",))
-        return (await look(self.desktop, wants, Numbers())).nodes
 
 
 class GuiEnv:
@@ -277,6 +256,8 @@ class GuiEnv:
         for command in scene.programs:
             await desktop.program([*command])
             await desktop.settle()
+        if scene.begin is not None:
+            await scene.begin(Looked(desktop, self._wants))
 
     async def _end(self) -> None:
         episode, self._episode = self._episode, None
@@ -348,7 +329,7 @@ class GuiEnv:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
             # A desktop whose screen died shows nothing of what the agent could have done.
             crashed = await episode.desktop.check()
-            looked = _Looked(episode.desktop, self._wants)
+            looked = Looked(episode.desktop, self._wants)
             verdict = await self._pack.judge(episode.task, looked, said, failed=failed)
             if verdict.reward <= 0 and not episode.desktop.touched:
                 await self._look_for_somebody_else(episode.desktop, crashed)

@@ -1,6 +1,6 @@
 """The contract between a desktop and the tasks on it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ class Scene:
     """Commands, each started when the one before has a window."""
     runs_code: bool = False
     """Whether a program of it lets the agent run code: then nobody else gets this desktop."""
+    begin: "Callable[[Workplace], Awaitable[None]] | None" = None
+    """What else is done before the episode begins, once the programs are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class LiveDesktop(Protocol):
     """What a checker can look at. Everything raises `EnvError` where the desktop is lost."""
 
     async def read(self, path: str) -> bytes | None:
-        """Return a file below the home directory; None where there is none of at most 4 MiB."""
+        """Return a file, by its path in the home or a whole one; None for none of at most 4 MiB."""
         ...
 
     async def files(self, folder: str) -> Mapping[str, str]:
@@ -52,6 +54,48 @@ class LiveDesktop(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command on a desktop came to."""
+
+    code: int | None
+    """None where it was ended because its time was over."""
+    out: str
+    err: str
+
+
+class Workplace(LiveDesktop, Protocol):
+    """A desktop on which something can be done as well, as a task prepares or finishes it."""
+
+    async def size(self) -> tuple[int, int]:
+        """Return the width and the height of the screen, in pixels."""
+        ...
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Write a file by its path in the home, or a whole path."""
+        ...
+
+    async def run(self, command: Sequence[str], *, limit_s: float) -> Ran:
+        """Run a command on the desktop, and end it after a while; its output is cut at 1 MiB."""
+        ...
+
+    async def start(self, command: Sequence[str], *, waits: bool) -> None:
+        """Start a program, and wait for a window of it if asked. `EnvError` if none comes."""
+        ...
+
+    async def window(self, title: str, do: str, *, strict: bool) -> bool:
+        """`raise` or `close` the first window whose title contains, or is, a text; if there is."""
+        ...
+
+    async def ask(self, do: str, **arguments: Any) -> None:
+        """Move, click, scroll, type or press, as the hands of a desktop do."""
+        ...
+
+    async def settle(self) -> bool:
+        """Wait for the screen to rest; whether it did."""
+        ...
+
+
 class DesktopPack(Protocol):
     """Tasks of one kind."""
 
@@ -64,7 +108,7 @@ class DesktopPack(Protocol):
         ...
 
     async def judge(
-        self, task: Task, desktop: LiveDesktop, said: str | None, *, failed: bool
+        self, task: Task, desktop: Workplace, said: str | None, *, failed: bool
     ) -> Verdict:
         """Say what an episode was worth at its end.
 

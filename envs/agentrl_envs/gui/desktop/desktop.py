@@ -111,21 +111,21 @@ class Desktop:
         return tuple(found["crashed"])
 
     async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file below the home directory."""
-        await self.ask("put", data, path=f"{HOME}/{path}", mode=mode, changed_s=CHANGED_S)
+        """Write a file, by its path in the home directory or a whole path."""
+        await self.ask("put", data, path=os.path.join(HOME, path), mode=mode, changed_s=CHANGED_S)
 
     async def folder(self, path: str) -> None:
         """Make a directory below the home directory."""
-        await self.ask("folder", path=f"{HOME}/{path}")
+        await self.ask("folder", path=os.path.join(HOME, path))
 
     async def read(self, path: str) -> bytes | None:
-        """Return a file below the home directory; None where none of at most 4 MiB is there."""
-        frame = await self.ask("read", path=f"{HOME}/{path}")
+        """Return a file, by its path in the home or a whole one; None for none of at most 4 MiB."""
+        frame = await self.ask("read", path=os.path.join(HOME, path))
         return frame.blob if frame.body["there"] else None
 
     async def files(self, folder: str) -> dict[str, str]:
         """Return what lies below a directory of the home: `file`, `folder` or `other` by path."""
-        frame = await self.ask("list", root=f"{HOME}/{folder}")
+        frame = await self.ask("list", root=os.path.join(HOME, folder))
         return dict(frame.body["files"])
 
     async def program(self, command: list[str]) -> None:

@@ -33,7 +33,7 @@ _ARCHIVE = "/opt/desktop/agent.zip"
 _FILES_SHARE = 4
 """One part in so many of a desktop's memory may be its files, in each place for them."""
 _ENVIRON = {
-    "PATH": "/usr/bin:/bin:/usr/games",
+    "PATH": "/usr/bin:/bin:/usr/games:/run/desktop/bin",
     "LANG": "C.UTF-8",
     "USER": "user",
     "LOGNAME": "user",

@@ -20,6 +20,7 @@ _POLL_S = 0.03
 _CHUNK_BYTES = 2**16
 _FILE_BYTES = 4 * 2**20
 _FILES_MAX = 2000
+_OUTPUT_BYTES = 2**20
 _LAYER_S = 1.0
 
 Answer = tuple[dict[str, Any], bytes]
@@ -84,6 +85,31 @@ class Agent:
                 return {"failed": f"{command[0]} ended: {self._session.said()}"}, b""
             time.sleep(_POLL_S)
         return {"pid": pid}, b""
+
+    def do_launch(self, command: list[str]) -> Answer:
+        """Start a program of which nobody waits for a window."""
+        try:
+            self._programs[self._session.program(command)] = command[0]
+        except OSError as error:
+            return {"failed": f"{command[0]} cannot be started: {error}"}, b""
+        return {}, b""
+
+    def do_run(self, command: list[str], limit_s: float) -> Answer:
+        """Run a command to its end, or to that of its time; answer with what it wrote."""
+        try:
+            code, out, err = self._session.processes.run(command, limit_s, _OUTPUT_BYTES)
+        except OSError as error:
+            code, out, err = 127, b"", str(error).encode()
+        return {"code": code, "out_bytes": len(out)}, out + err
+
+    def do_window(self, title: str, how: str, strict: bool) -> Answer:
+        """Raise or close the first window of a title."""
+        for window in self._clients():
+            same = window.title == title if strict else title.lower() in window.title.lower()
+            if same:
+                self._session.windows.tell(window.id, how)
+                return {"there": True}, b""
+        return {"there": False}, b""
 
     def do_quit(self, limit_s: float) -> Answer:
         """Ask the programs of the episode to end, and wait; say whether they did."""

@@ -39,6 +39,35 @@ class Processes:
         finally:
             os.close(null)
 
+    def run(
+        self, command: Sequence[str], limit_s: float, most_bytes: int
+    ) -> tuple[int | None, bytes, bytes]:
+        """Run a program to its end; return its exit status and what it wrote, each part cut.
+
+        The status is None for one that was killed because its time was over, with all it started
+        in its session. OSError when it cannot be started. What it leaves running goes on.
+        """
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        out, err = os.memfd_create("out"), os.memfd_create("err")
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, one, to) for to, one in enumerate((null, out, err))]
+            pid = os.posix_spawnp(
+                command[0], list(command), self.environ, file_actions=actions, setsid=True
+            )
+            end_s, late = time.monotonic() + limit_s, False
+            while not self.ended(pid):
+                if time.monotonic() > end_s:
+                    late = True
+                    os.killpg(pid, signal.SIGKILL)
+                    break
+                time.sleep(_POLL_S)
+            wrote = [os.pread(one, most_bytes, 0) for one in (out, err)]
+        finally:
+            for one in (null, out, err):
+                os.close(one)
+        status = self._ended.get(pid, 0)
+        return None if late else os.waitstatus_to_exitcode(status), wrote[0], wrote[1]
+
     def keep(self, pids: Iterable[int]) -> None:
         """Say which processes stay when the others are ended."""
         self._kept |= set(pids)

@@ -35,6 +35,8 @@ class Session:
             }
         )
         config.write(RUN)
+        os.makedirs(f"{RUN}/bin")
+        os.symlink("/usr/bin/python3", f"{RUN}/bin/python")
         self._log = os.open(f"{RUN}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         self._x = self._start_x(width, height)
         self.screen = Screen(f"{RUN}/Xvfb_screen0")

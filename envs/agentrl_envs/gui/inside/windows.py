@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 _VIEWABLE = 2
 _ANY_TYPE = 0
+_TO_THE_MANAGER = 0x180000
+"""Substructure redirect and notify."""
 
 
 class Window(NamedTuple):
@@ -48,6 +50,20 @@ class Windows:
             if window is not None:
                 found.append(window)
         return found
+
+    def tell(self, number: int, how: str) -> None:
+        """Ask the window manager to `raise` or to `close` a window."""
+        event: Any = importlib.import_module("Xlib.protocol.event").ClientMessage
+        kind = {"raise": "_NET_ACTIVE_WINDOW", "close": "_NET_CLOSE_WINDOW"}[how]
+        # The source is a pager: a window manager may refuse to raise one for a program.
+        data = [2, 0, 0, 0, 0] if how == "raise" else [0, 2, 0, 0, 0]
+        message = event(
+            window=self._display.create_resource_object("window", number),
+            client_type=self._display.intern_atom(kind),
+            data=(32, data),
+        )
+        self._root.send_event(message, event_mask=_TO_THE_MANAGER)
+        self._display.sync()
 
     def pointer(self) -> tuple[int, int]:
         """Return where the mouse is."""

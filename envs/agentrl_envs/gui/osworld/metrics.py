@@ -1,0 +1,243 @@
+"""OSWorld's metrics that need nothing but files and texts, as pure functions from 0 to 1.
+
+A file is its bytes, None where there is none. What an agent left is never a reason to raise: where
+it cannot be read, the metric is 0.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Any
+
+from agentrl_envs.gui.osworld.books import compare_table
+from agentrl_envs.gui.osworld.rules import is_ruled, ratio
+
+Metric = Callable[..., float]
+"""Called with the result, what is expected where a task says so, and the task's options."""
+_MISSING = object()
+
+
+def text_of(result: object) -> str | None:
+    """Return a result as text: a file's, or what a command said; None for what is neither."""
+    if isinstance(result, bytes):
+        try:
+            # Line ends are one sign, as they are for whoever opens a file as text.
+            return "\n".join(re.split(r"\r\n|\r|\n", result.decode()))
+        except UnicodeDecodeError:
+            return None
+    return result if isinstance(result, str) else None
+
+
+def _json_of(result: object) -> Any:
+    text = text_of(result)
+    try:
+        return _MISSING if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return _MISSING
+
+
+def exact_match(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a result is exactly `expected`."""
+    return float(result == rules["expected"])
+
+
+def match_in_list(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a result is one of `expected`."""
+    return float(result in rules["expected"])
+
+
+def is_in_list(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether `expected` is in the list, or the text, that came out."""
+    return float(isinstance(result, str | Sequence) and rules["expected"] in result)
+
+
+def literal_match(result: Any, expected: Any, **options: Any) -> float:
+    """Say whether a text or a list of texts is as expected; options `type` and `ignore_case`."""
+    ignores = bool(options.get("ignore_case", False))
+    if options.get("type", "str") == "list":
+        if not (isinstance(result, list | tuple) and isinstance(expected, list | tuple)):
+            return 0.0
+        return float(
+            [_folded(x, ignores) for x in result] == [_folded(x, ignores) for x in expected]
+        )
+    return float(_folded(result, ignores) == _folded(expected, ignores))
+
+
+def _folded(one: Any, ignores: bool) -> str:
+    return str(one).lower() if ignores else str(one)
+
+
+def check_include_exclude(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a text has all of `include` in it and nothing of `exclude`."""
+    text = text_of(result)
+    if text is None:
+        return 0.0
+    has = all(part in text for part in rules.get("include", ()))
+    return float(has and not any(part in text for part in rules.get("exclude", ())))
+
+
+def fuzzy_match(result: Any, rules: Mapping[str, Any]) -> float:
+    """Return how like a text is to `expected`."""
+    text = text_of(result)
+    return 0.0 if text is None else ratio(text, str(rules["expected"]))
+
+
+def diff_text_file(result: Any, expected: Any) -> float:
+    """Return how alike two files are, by lines."""
+    mine, theirs = text_of(result), text_of(expected)
+    if mine is None or theirs is None:
+        return 0.0
+    return SequenceMatcher(a=mine.splitlines(), b=theirs.splitlines()).ratio()
+
+
+def compare_text_file(result: Any, expected: Any, **options: Any) -> float:
+    """Say whether two files are the same; options `ignore_blanks` and `ignore_case`."""
+    texts = [text_of(result), text_of(expected)]
+    if None in texts:
+        return 0.0
+    made = [text or "" for text in texts]
+    if options.get("ignore_blanks"):
+        made = [" ".join(text.split()) for text in made]
+    if options.get("ignore_case"):
+        made = [text.lower() for text in made]
+    return float(made[0] == made[1])
+
+
+def compare_csv(result: Any, expected: Any, **options: Any) -> float:
+    """Say whether the lines of two files are the same; options `strict` and `ignore_case`."""
+    texts = [text_of(result), text_of(expected)]
+    if None in texts:
+        return 0.0
+    both = [(text or "").splitlines() for text in texts]
+    if not options.get("strict", True):
+        both = [[line.strip() for line in lines] for lines in both]
+    if options.get("ignore_case"):
+        both = [[line.lower() for line in lines] for lines in both]
+    return float(both[0] == both[1])
+
+
+def compare_config(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a file is exactly `expected`."""
+    return float(text_of(result) == rules["expected"])
+
+
+def file_contains(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a file has all of `expected` in it."""
+    text = text_of(result)
+    return float(text is not None and all(part in text for part in rules["expected"]))
+
+
+def check_list(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether every pattern of `expect` is in some line, and none of `unexpect` in any."""
+    text = text_of(result)
+    if text is None:
+        return 0.0
+    lines = text.splitlines(keepends=True)
+
+    def some(pattern: str) -> bool:
+        return any(re.search(pattern, line) for line in lines)
+
+    wanted, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
+    return float(all(map(some, wanted)) and not any(map(some, unwanted)))
+
+
+def check_csv(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether rows with the fields of every `expect` are there, and none of an `unexpect`."""
+    text = text_of(result)
+    if text is None:
+        return 0.0
+    try:
+        rows = [*csv.DictReader(text.splitlines())]
+    except csv.Error:
+        return 0.0
+
+    def some(fields: Mapping[str, str]) -> bool:
+        return any(all(row.get(name) == to for name, to in fields.items()) for row in rows)
+
+    wanted, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
+    return float(all(map(some, wanted)) and not any(map(some, unwanted)))
+
+
+def check_json(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether what stands at the keys is as every rule of `expect`, and as no `unexpect`."""
+    data = _json_of(result)
+    if data is _MISSING:
+        return 0.0
+    for rule in rules.get("expect", ()):
+        value = _at(data, rule["key"])
+        if value is _MISSING or not is_ruled(value, rule):
+            return 0.0
+    for rule in rules.get("unexpect", ()):
+        value = _at(data, rule["key"])
+        if is_ruled(None if value is _MISSING else value, rule):
+            return 0.0
+    return 1.0
+
+
+def _at(data: Any, keys: Sequence[Any]) -> Any:
+    for key in keys:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return _MISSING
+    return data
+
+
+def check_json_settings(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a file of settings has those of `expected`."""
+    data, expected = _json_of(result), rules["expected"]
+    if not isinstance(data, dict):
+        return 0.0
+    return float(all(_at(data, [name]) == value for name, value in expected.items()))
+
+
+def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether an object has what `expected` has; `expect_in_result`: has it within."""
+    if isinstance(result, str):
+        result = _json_of(result.strip().replace("'", '"'))
+    if not isinstance(result, Mapping):
+        return 0.0
+    within = rules.get("expect_in_result", False)
+    for key, wanted in rules["expected"].items():
+        value: Any = result.get(key)
+        if not within:
+            fits = value == wanted
+        elif isinstance(wanted, list):
+            fits = isinstance(value, list) and any(one in value for one in wanted)
+        else:
+            fits = isinstance(wanted, str) and isinstance(value, str) and wanted in value
+        if not fits:
+            return 0.0
+    return 1.0
+
+
+def check_moved_jpgs(result: Any, rules: Mapping[str, Any]) -> float:
+    """Say whether a directory, as it was listed, holds exactly `expected`."""
+    if not isinstance(result, Mapping):
+        return 0.0
+    names = sorted(one["name"] for one in result["children"])
+    same = any(one == two for one, two in pairwise(names))
+    return float(not same and names == sorted(set(rules["expected"])))
+
+
+def is_in_vm_clickboard(rules: Mapping[str, Any], result: Any) -> float:
+    """Say whether what came out has `expected`, one or all of a list, in it."""
+    text = text_of(result)
+    wanted = rules["expected"]
+    parts = wanted if isinstance(wanted, list) else [wanted]
+    return float(text is not None and all(part in text for part in parts))
+
+
+METRICS: Mapping[str, Metric] = {
+    one.__name__: one
+    for one in (
+        *(exact_match, match_in_list, is_in_list, literal_match, check_include_exclude),
+        *(fuzzy_match, diff_text_file, compare_text_file, compare_csv, compare_config),
+        *(file_contains, check_list, check_csv, check_json, check_json_settings),
+        *(check_direct_json_object, check_moved_jpgs, is_in_vm_clickboard, compare_table),
+    )
+} | {"compare_answer": compare_config}
+"""By the names that task files use."""
