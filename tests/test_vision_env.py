@@ -4,6 +4,7 @@ Mutant seen caught: a button twice as wide as it is drawn.
 """
 
 import io
+import math
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -19,7 +20,7 @@ from agentrl.registry import make
 from agentrl.task import Task
 from agentrl.testing.env import check_env
 from agentrl_envs.visual import SeeButtonEnv
-from agentrl_envs.visual.screen import BACKGROUND, COLOURS, Screen
+from agentrl_envs.visual.screen import BACKGROUND, COLOURS, Screen, side_of
 
 
 def some(env: SeeButtonEnv, count: int = 40, split: Any = "train", seed: int = 0) -> list[Task]:
@@ -101,6 +102,48 @@ def test_buttons_lie_apart_and_on_the_screen(
     assert Screen.of(screen.plain()) == screen
 
 
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 2**20),
+    width=st.integers(48, 300),
+    height=st.integers(48, 300),
+    more=st.data(),
+)
+async def test_a_place_in_parts_is_the_button_it_is_told_of(
+    seed: int, width: int, height: int, more: st.DataObject
+) -> None:
+    least = math.ceil(max(width, height) / (2 * (side_of(width, height) // 2 - 1)))
+    parts = more.draw(st.integers(least, 2000))
+    env = SeeButtonEnv(width=width, height=height, parts=parts)
+    (task,) = some(env, 1, seed=seed)
+    told = [int(number) for number in str(task.answer).split()]
+    assert all(0 <= number < parts for number in told)
+    assert await paid(env, task, [str(task.answer)]) == (1, 1)
+    with pytest.raises(ConfigError, match=f"parts must be {least} or more"):
+        SeeButtonEnv(width=width, height=height, parts=least - 1)
+
+
+async def test_with_ten_parts_a_digit_is_a_third_of_a_column() -> None:
+    env = SeeButtonEnv(width=84, height=84, parts=10)
+    thirds = {number for task in some(env, 60) for number in map(int, str(task.answer).split())}
+    assert thirds == {1, 4, 5, 8}
+    (task,) = some(env, 1)
+    wanted = Screen.of(task.data["screen"]).buttons[task.data["wanted"]]
+    assert await paid(env, task, [f"{wanted.x} {wanted.y}"]) == (0, 1), "pixels are no parts"
+
+
+async def test_the_words_come_where_they_are_wanted() -> None:
+    for asks, at in (("before", 0), ("after", 1)):
+        env = SeeButtonEnv(asks=asks, clicks=2)  # pyright: ignore[reportArgumentType]
+        (task,) = some(env, 1)
+        opening, _ = await env.reset(options={"task": task})
+        again, *_ = await env.step(say("nowhere"))
+        for shown in (opening, again):
+            content = shown.messages[0].content
+            assert not isinstance(content, str)
+            assert [isinstance(part, str) for part in content].index(True) == at
+
+
 def test_the_splits_share_no_screen_and_tasks_come_again() -> None:
     env = SeeButtonEnv()
     train, heldout = some(env, 300), some(env, 300, "heldout")
@@ -131,6 +174,8 @@ def test_what_cannot_be_is_refused() -> None:
         {"width": 20},
         {"clicks": 0},
         {"shows": "sound"},
+        {"asks": "never"},
+        {"parts": 0},
     ):
         with pytest.raises(ConfigError):
             make("visual/SeeButton-v0", **wrong)

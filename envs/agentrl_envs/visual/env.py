@@ -1,6 +1,7 @@
 """Click the button that is asked for: the answer is a place on a screen that has to be seen."""
 
 import copy
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +12,11 @@ from agentrl.errors import ConfigError
 from agentrl.message import Content, Message
 from agentrl.seeds import derive
 from agentrl.task import Split, Task, split_of
-from agentrl_envs.visual.screen import Screen
+from agentrl_envs.visual.screen import Screen, side_of
 
 Tells = Literal["colour", "shape"]
 Shows = Literal["image", "text", "both"]
+Asks = Literal["before", "after"]
 TEMPLATES: Mapping[str, str] = {
     "colour": "Click the {} button.",
     "shape": "Click the {}.",
@@ -25,9 +27,9 @@ _PLACE = re.compile(r"^\s*(\d{1,5})[ ,]+(\d{1,5})\s*$")
 class SeeButtonEnv(BaseEnv):
     """Shows a screen of buttons and names one of them by colour or by shape.
 
-    The agent answers with the place to click, `x y` in pixels from the top left. A click on the
-    button ends the episode with reward 1. After another one the screen is shown again, the click
-    marked on it, until there were `clicks` of them.
+    The agent answers with the place to click, `x y` from the top left, in pixels or in parts of the
+    screen. A click on the button ends the episode with reward 1. After another one the screen is
+    shown again, the click marked on it, until there were `clicks` of them.
     """
 
     fork_strategy: ForkStrategy = "copy"
@@ -41,6 +43,8 @@ class SeeButtonEnv(BaseEnv):
         buttons: int = 3,
         clicks: int = 1,
         shows: Shows = "image",
+        asks: Asks = "after",
+        parts: int | None = None,
     ) -> None:
         """Choose tasks.
 
@@ -51,6 +55,11 @@ class SeeButtonEnv(BaseEnv):
             buttons: How many there are, 2 to 4.
             clicks: How many an episode has.
             shows: The screen as an image, in words for policies that cannot see, or both.
+            asks: Whether the words come before the image or after it. Before it, the image is read
+                by a policy that knows what to look for.
+            parts: Of how many parts to a side a place is told, counted from 0: with 10 the middle
+                of the screen is `5 5`, and 1000 is what some models were trained on. In pixels by
+                default.
         """
         wrong = [name for name in templates if name not in TEMPLATES]
         if wrong or not templates:
@@ -63,10 +72,20 @@ class SeeButtonEnv(BaseEnv):
             raise ConfigError(f"clicks must be 1 or more, got {clicks}")
         if shows not in ("image", "text", "both"):
             raise ConfigError(f"shows is {shows!r}; choose image, text or both")
+        if asks not in ("before", "after"):
+            raise ConfigError(f"asks is {asks!r}; choose before or after")
+        least = math.ceil(max(width, height) / (2 * (side_of(width, height) // 2 - 1)))
+        if parts is not None and parts < least:
+            raise ConfigError(
+                f"parts must be {least} or more on a screen of {width} x {height}, got {parts}: "
+                "the middle of a larger part may lie beside the button whose middle is in it"
+            )
         self._templates = tuple(templates)
         self._size = (width, height)
         self._buttons, self._clicks = buttons, clicks
         self._shows: Shows = shows
+        self._asks: Asks = asks
+        self._parts = parts
         self._task: Task | None = None
         self._clicked: list[tuple[int, int]] = []
         self._seen = 0
@@ -90,7 +109,7 @@ class SeeButtonEnv(BaseEnv):
             if split_of(problem) == split:
                 yield Task(
                     prompt=problem,
-                    answer=f"{button.x} {button.y}",
+                    answer=self._written(button.x, button.y),
                     split=split,
                     seed=number,
                     data={"asked": asked, "wanted": wanted, "screen": screen.plain()},
@@ -116,7 +135,7 @@ class SeeButtonEnv(BaseEnv):
         self._seen += 1
         place = _PLACE.match(action.text)
         if place is not None:
-            at = (int(place[1]), int(place[2]))
+            at = self._meant(int(place[1]), int(place[2]))
             if button.holds(*at):
                 self._over = True
                 return Observation(()), 1.0, True, False, {}
@@ -152,4 +171,19 @@ class SeeButtonEnv(BaseEnv):
         if self._shows == "text":
             return f"{screen.described()}\n{said}"
         words = f"{screen.described()}\n{said}" if self._shows == "both" else said
-        return (screen.picture(self._clicked), words)
+        picture = screen.picture(self._clicked)
+        return (words, picture) if self._asks == "before" else (picture, words)
+
+    def _written(self, x: int, y: int) -> str:
+        """Return how a place in pixels is told."""
+        if self._parts is None:
+            return f"{x} {y}"
+        width, height = self._size
+        return f"{x * self._parts // width} {y * self._parts // height}"
+
+    def _meant(self, x: int, y: int) -> tuple[int, int]:
+        """Return the pixel that a place means: of a part, the middle."""
+        if self._parts is None:
+            return x, y
+        width, height = self._size
+        return (2 * x + 1) * width // (2 * self._parts), (2 * y + 1) * height // (2 * self._parts)

@@ -51,7 +51,7 @@ class Screen:
         cls, rng: random.Random, *, width: int, height: int, buttons: int, tells: str
     ) -> "Screen":
         """Return a screen whose buttons differ in what `tells` them apart, and in nothing else."""
-        side = int(min(width, height) * BUTTON)
+        side = side_of(width, height)
         cells = [(column, row) for column in range(3) for row in range(3)]
         places = rng.sample(cells, buttons)
         colours = rng.sample([*COLOURS], buttons)
@@ -117,6 +117,11 @@ class Screen:
         file = io.BytesIO()
         drawn.save(file, "PNG")
         return Image(file.getvalue())
+
+
+def side_of(width: int, height: int) -> int:
+    """Return the width of a button on such a screen, in pixels."""
+    return int(min(width, height) * BUTTON)
 
 
 def _draw(pen: Any, button: Button) -> None:
