@@ -357,6 +357,8 @@ def _parsed(path: Path) -> Iterator[Recording]:
             try:
                 yield Recording.model_validate_json(line, context={_FOLDER: path.parent})
             except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(str(part) for part in first["loc"])
-                raise ConfigError(f"{path}, line {number}: {where}: {first['msg']}") from error
+                # That pictures are no text is told before what is wrong with them.
+                every = error.errors()
+                told = next((one for one in every if one["type"] != "string_type"), every[0])
+                where = ".".join(str(part) for part in told["loc"])
+                raise ConfigError(f"{path}, line {number}: {where}: {told['msg']}") from error

@@ -20,8 +20,10 @@ _POINTING = {
     *("long_press", "drag"),
 }
 _SIMPLE = {"wait", "screenshot", "fail"}
-VERBS = _POINTING | _SIMPLE | {"scroll", "type", "key", "done"}
-"""What is compared as it is done on a screen; the arguments of any other action are compared."""
+_PLAIN = {"back", "home", "open_app"}
+"""All of their arguments are compared."""
+VERBS = _POINTING | _SIMPLE | _PLAIN | {"scroll", "type", "key", "done"}
+"""What is done on screens."""
 _KEYS = {
     "control": "ctrl", "control_l": "ctrl", "control_r": "ctrl", "alt_l": "alt", "shift_l": "shift",
     "super_l": "super", "meta": "super", "cmd": "super", "command": "super", "win": "super",
@@ -72,6 +74,8 @@ def same_gesture(said: Arguments, expert: Arguments, screen: Screen) -> bool:
             return not answer or screen.same(said.get("text"), answer)
         case str() if verb in _SIMPLE:
             return True
+        case str() if verb in _PLAIN:
+            return screen.same(said, expert)
         case _:
             ends = ("", "to_") if verb == "drag" else ("",)
             return _keys(said) == _keys(expert) and all(

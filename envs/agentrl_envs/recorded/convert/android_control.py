@@ -1,0 +1,189 @@
+"""Episodes of AndroidControl (Li et al. 2024, arXiv 2406.03679), in their JSON form.
+
+An episode is an object with `episode_id`, `goal`, `actions` (objects, or JSON texts of them),
+`screenshots` (paths from the file's folder, one more than actions), and, where there are any,
+`accessibility_trees`, `step_instructions`, `screenshot_widths` and `screenshot_heights`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from agentrl.env import Box
+from agentrl.errors import ConfigError
+from agentrl.learn.recording import RecordedContent, RecordedMessage, Recording
+from agentrl_envs.recorded.convert.converted import (
+    Converted,
+    Unusable,
+    answers,
+    asked,
+    content_of,
+    did,
+    some,
+)
+from agentrl_envs.recorded.convert.phone import NAME, SCHEMA, call_of
+from agentrl_envs.recorded.pointing import smallest_box
+
+Shown = Literal["axtree", "screenshot", "both"]
+_FLAGS = ("checked", "selected", "focused")
+_SNAKE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Screen:
+    """What was to be seen before an action, or after the last one."""
+
+    text: str
+    places: Mapping[int, Box]
+    content: RecordedContent
+
+
+def android_control(source: Path, *, shown: Shown = "both") -> Iterator[Converted]:
+    """Yield the episodes of a JSON lines file, or of a folder of JSON and JSON lines files.
+
+    Where a tree is shown, what was clicked is named by its number. The last turn says `done`, which
+    AndroidControl leaves out. Raises `ConfigError` where there is no such file.
+    """
+    if shown not in get_args(Shown):
+        raise ConfigError(f"what is shown is one of {', '.join(get_args(Shown))}, got {shown!r}")
+    files = [source] if source.is_file() else sorted(source.rglob("*.json*"))
+    for file in some(files, source, "no JSON or JSON lines file"):
+        for number, episode in enumerate(_episodes(file), start=1):
+            name = f"{file}, episode {episode.get('episode_id', number)}"
+            try:
+                yield Converted(name, _recording(episode, file.parent, shown))
+            except (Unusable, KeyError, TypeError, ValueError) as error:
+                why = str(error) if isinstance(error, Unusable) else repr(error)
+                yield Converted(name, why)
+
+
+def _episodes(file: Path) -> Iterator[Mapping[str, Any]]:
+    if file.suffix == ".json":
+        yield json.loads(file.read_text(encoding="utf-8"))
+        return
+    with file.open(encoding="utf-8") as lines:
+        yield from (json.loads(line) for line in lines if line.strip())
+
+
+def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> Recording:
+    actions = [json.loads(a) if isinstance(a, str) else a for a in episode["actions"]]
+    told = episode.get("step_instructions") or [""] * len(actions)
+    screens = [_screen(episode, step, folder, shown) for step in range(len(actions) + 1)]
+    if len(told) != len(actions):
+        raise Unusable(f"{len(actions)} actions have {len(told)} step instructions")
+    goal = f"Goal: {' '.join(str(episode['goal']).split())}\n"
+    messages: list[RecordedMessage] = [asked(_headed(goal, screens[0].content))]
+    for step, (action, instruction) in enumerate(zip(actions, told, strict=True)):
+        call, before = call_of(action), screens[step]
+        if shown != "screenshot":
+            call = _by_number(call, before.places)
+        messages.append(did(NAME, [call], instruction=instruction, places=before.places))
+        messages += answers(NAME, 1, screens[step + 1].content)
+    messages.append(did(NAME, [{"action": "done"}], places=screens[-1].places))
+    return Recording(
+        messages=tuple(messages),
+        tools=(SCHEMA,),
+        reward=1.0,
+        task=str(episode.get("episode_id", "")),
+        player="android_control",
+    )
+
+
+def _headed(head: str, content: RecordedContent) -> RecordedContent:
+    if isinstance(content, str):
+        return head + content
+    first, *rest = content
+    return (f"{head}{first}", *rest)
+
+
+def _screen(episode: Mapping[str, Any], step: int, folder: Path, shown: Shown) -> _Screen:
+    trees, pictures = episode.get("accessibility_trees"), episode.get("screenshots")
+    if shown != "axtree" and not pictures:
+        raise Unusable("it has no screenshots; convert with --shown axtree")
+    if shown != "screenshot" and not trees:
+        raise Unusable("it has no accessibility trees; convert with --shown screenshot")
+    lines, places = _tree(_of_step(trees, step, "accessibility_trees")) if trees else ("", {})
+    sizes = [episode.get(f"screenshot_{side}") for side in ("widths", "heights")]
+    size = " x ".join(str(_of_step(side, step, "sizes")) for side in sizes if side)
+    text = f"screen: {size}\n" if size else ""
+    if shown != "screenshot":
+        text += lines
+    picture = None
+    if shown != "axtree":
+        picture = folder / str(_of_step(pictures or (), step, "screenshots"))
+    return _Screen(text, places, content_of(text.rstrip("\n"), picture))
+
+
+def _of_step(found: Sequence[Any], step: int, what: str) -> Any:
+    if step >= len(found):
+        raise Unusable(f"there are {len(found)} {what}, and step {step} needs one")
+    return found[step]
+
+
+def _tree(tree: Any) -> tuple[str, dict[int, Box]]:
+    """Return the elements that can be seen as lines with numbers, and where they are."""
+    lines: list[str] = []
+    places: dict[int, Box] = {}
+    for node in map(_snake, _nodes(tree)):
+        box = _box(node)
+        named = " ".join(str(node.get("text") or node.get("content_description") or "").split())
+        can = [name for name in ("clickable", "editable") if _is(node, name)]
+        if box is None or not (named or can) or node.get("is_visible_to_user", True) is False:
+            continue
+        number = len(places) + 1
+        places[number] = box
+        role = str(node.get("class_name") or "view").rpartition(".")[2].lower()
+        flags = [flag for flag in _FLAGS if _is(node, flag)]
+        quoted = [json.dumps(named, ensure_ascii=False)] if named else []
+        lines.append(" ".join([f"[{number}]", role, *quoted, *flags]))
+    return "\n".join(lines), places
+
+
+def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes of a forest as the protocol buffers have it, or of a plain list."""
+    if isinstance(tree, Mapping):
+        held = cast("Mapping[str, Any]", tree)
+        for window in held.get("windows") or [held]:
+            inside = window.get("tree", window)
+            yield from inside.get("nodes") or []
+    else:
+        yield from tree
+
+
+def _snake(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {_SNAKE.sub("_", name).lower(): value for name, value in node.items()}
+
+
+def _is(node: Mapping[str, Any], flag: str) -> bool:
+    return node.get(f"is_{flag}", node.get(flag)) is True
+
+
+def _box(node: Mapping[str, Any]) -> Box | None:
+    bounds = node.get("bounds_in_screen") or node.get("bounds") or node.get("bbox")
+    if isinstance(bounds, Mapping):
+        held = cast("Mapping[str, float]", bounds)
+        left, top, right, bottom = (
+            float(held.get(side, 0)) for side in ("left", "top", "right", "bottom")
+        )
+    elif isinstance(bounds, Sequence) and len(cast("Sequence[Any]", bounds)) == 4:
+        left, top, right, bottom = map(float, cast("Sequence[Any]", bounds))
+    else:
+        return None
+    return (left, top, right - left, bottom - top) if right > left and bottom > top else None
+
+
+def _by_number(call: dict[str, Any], places: Mapping[int, Box]) -> dict[str, Any]:
+    """Return a call with the number of the smallest element that it points at, if there is one."""
+    if "coordinate" not in call:
+        return call
+    x, y = call["coordinate"]
+    box = smallest_box((x, y), places)
+    if box is None:
+        return call
+    number = next(number for number, other in reversed([*places.items()]) if other == box)
+    return {name: value for name, value in call.items() if name != "coordinate"} | {
+        "element": number
+    }

@@ -1,0 +1,96 @@
+"""What a converter makes of one trajectory, and the parts of recordings they share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.env import Box
+from agentrl.errors import ConfigError
+from agentrl.learn.recording import (
+    AssistantSaid,
+    RecordedCall,
+    RecordedContent,
+    RecordedImage,
+    Said,
+    ToolSaid,
+)
+
+MEDIA_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".webp": "image/webp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """One trajectory: as a recording, or why it cannot be one."""
+
+    name: str
+    recording: Any
+    """A `Recording`, or a text."""
+
+
+class Unusable(ValueError):
+    """This trajectory cannot be converted; the message says why."""
+
+
+def content_of(text: str, picture: Path | None) -> RecordedContent:
+    """Return a text with a picture, read when it is shown; `Unusable` where there is none."""
+    if picture is None:
+        return text
+    if not picture.is_file():
+        raise Unusable(f"the screenshot {picture} is not there")
+    media_type = MEDIA_TYPES.get(picture.suffix.lower())
+    if media_type is None:
+        raise Unusable(f"{picture} is no picture that can be shown: {', '.join(MEDIA_TYPES)}")
+    return (text, RecordedImage(file=picture.absolute(), media_type=media_type))
+
+
+def asked(content: RecordedContent) -> Said:
+    """Return the opening message."""
+    return Said(role="user", content=content)
+
+
+def did(
+    tool: str,
+    calls: Sequence[Mapping[str, Any]],
+    *,
+    thought: str = "",
+    instruction: str = "",
+    places: Mapping[int, Box] | None = None,
+) -> AssistantSaid:
+    """Return a turn of these calls of one tool."""
+    made = [
+        RecordedCall(id=f"call_{i}", name=tool, arguments=dict(arguments))
+        for i, arguments in enumerate(calls)
+    ]
+    return AssistantSaid(
+        role="assistant",
+        tool_calls=tuple(made),
+        thought=thought,
+        instruction=instruction,
+        places=dict(places or {}),
+    )
+
+
+def answers(tool: str, calls: int, content: RecordedContent) -> list[ToolSaid]:
+    """Return the answers to so many calls of one turn; the last one shows the screen."""
+    return [
+        ToolSaid(
+            role="tool",
+            content=content if i == calls - 1 else "ok",
+            tool_call_id=f"call_{i}",
+            name=tool,
+        )
+        for i in range(calls)
+    ]
+
+
+def some(found: Sequence[Path], where: Path, what: str) -> Sequence[Path]:
+    """Return what was found; `ConfigError` where that is nothing."""
+    if not found:
+        raise ConfigError(f"{where} has {what}")
+    return found

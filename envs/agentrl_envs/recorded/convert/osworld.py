@@ -1,0 +1,107 @@
+"""Results of OSWorld (Xie et al. 2024, arXiv 2404.07972), as its runner leaves them.
+
+A folder has a `traj.jsonl`, a line for every action with `action` and `screenshot_file` (the screen
+after it), the pictures, and `result.txt`, the score. A picture of the screen before the first
+action, `step_0*` or `initial_state*`, is used where there is one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl.learn.recording import RecordedMessage, Recording
+from agentrl.tool_schema import signature_of
+from agentrl_envs.recorded.convert.converted import (
+    Converted,
+    Unusable,
+    answers,
+    asked,
+    content_of,
+    did,
+    some,
+)
+from agentrl_envs.recorded.convert.pyautogui import Call, calls_of
+from agentrl_tools.computer import Computer
+from agentrl_tools.computer.computer import LAST
+
+_FILE = "traj.jsonl"
+_TOOL = "computer"
+
+
+def osworld(
+    source: Path, *, tasks: Path | None = None, size: tuple[int, int] = (1920, 1080)
+) -> Iterator[Converted]:
+    """Yield the trajectories of every folder below `source` that has one.
+
+    `tasks` is OSWorld's folder of examples: the instruction of a task is in the `ID.json` there
+    that is called as the trajectory's folder; without it, in the trajectory's own lines. Raises
+    `ConfigError` where there is no trajectory.
+    """
+    files = some(sorted(source.rglob(_FILE)), source, f"no {_FILE}")
+    known = {file.stem: file for file in tasks.rglob("*.json")} if tasks else {}
+    for file in files:
+        try:
+            yield Converted(str(file.parent), _recording(file, known, size))
+        except (Unusable, ValueError, KeyError, OSError) as error:
+            why = str(error) if isinstance(error, Unusable) else repr(error)
+            yield Converted(str(file.parent), why)
+
+
+def _recording(file: Path, known: Mapping[str, Path], size: tuple[int, int]) -> Recording:
+    folder = file.parent
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+    steps = [(line, calls_of(line["action"])) for line in lines if "action" in line]
+    if not steps:
+        raise Unusable("no action was taken")
+    screen = f"screen: {size[0]} x {size[1]}"
+    first = next(iter(sorted([*folder.glob("initial_state*"), *folder.glob("step_0*")])), None)
+    head = f"Goal: {_instruction(folder.name, lines, known)}\n"
+    if first is None:
+        # Nobody can learn an action from a screen that was not kept.
+        (line, calls), *steps = steps
+        told = "; ".join(json.dumps(call, ensure_ascii=False) for call in calls)
+        head, first = f"{head}Done so far: {told}\n", _picture(folder, line)
+    if not steps:
+        raise Unusable("its only action has no screen before it")
+    messages: list[RecordedMessage] = [asked(content_of(head + screen, first))]
+    for line, calls in steps:
+        thought = str(line.get("thought") or line.get("response") or "")
+        messages.append(did(_TOOL, calls, thought=thought))
+        if _ends(calls):
+            break
+        messages += answers(_TOOL, len(calls), content_of(screen, _picture(folder, line)))
+    while messages[-1].role != "assistant":
+        messages.pop()
+    return Recording(
+        messages=tuple(messages),
+        tools=(dict(signature_of(Computer.computer).schema),),
+        reward=_result(folder),
+        task=folder.name,
+        player="osworld",
+    )
+
+
+def _instruction(name: str, lines: list[dict[str, Any]], known: Mapping[str, Path]) -> str:
+    if name in known:
+        return str(json.loads(known[name].read_text(encoding="utf-8"))["instruction"]).strip()
+    for line in lines:
+        if line.get("instruction"):
+            return str(line["instruction"]).strip()
+    raise Unusable(f"nobody says what task {name!r} is; give OSWorld's examples with --tasks")
+
+
+def _picture(folder: Path, line: Mapping[str, Any]) -> Path:
+    name = line.get("screenshot_file")
+    if not name:
+        raise Unusable(f"step {line.get('step_num')} has no screenshot_file")
+    return folder / Path(str(name)).name
+
+
+def _ends(calls: list[Call]) -> bool:
+    return calls[-1]["action"] in LAST
+
+
+def _result(folder: Path) -> float | None:
+    file = folder / "result.txt"
+    return float(file.read_text(encoding="utf-8").split()[0]) if file.is_file() else None

@@ -1,0 +1,235 @@
+"""Code for pyautogui, as agents of OSWorld write it, as calls of the `computer` tool. Pure.
+
+Only what such code does with literal values is understood: the code is read, never run.
+"""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_envs.recorded.convert.converted import Unusable
+
+Call = dict[str, Any]
+_SPECIAL = {"DONE": "done", "FAIL": "fail", "WAIT": "wait"}
+_IGNORED = ("pyautogui.FAILSAFE", "pyautogui.PAUSE")
+_CLICKS = {
+    ("left", 1): "click", ("left", 2): "double_click", ("left", 3): "triple_click",
+    ("right", 1): "right_click", ("middle", 1): "middle_click",
+}  # fmt: skip
+_MANY = {"doubleClick": 2, "tripleClick": 3}
+_BUTTONS = {"rightClick": "right", "middleClick": "middle"}
+_NAMES = {
+    "CLICK": "click", "RIGHT_CLICK": "rightClick", "DOUBLE_CLICK": "doubleClick",
+    "MOVE_TO": "moveTo", "DRAG_TO": "dragTo", "MOUSE_DOWN": "mouseDown", "MOUSE_UP": "mouseUp",
+    "TYPING": "write", "PRESS": "press", "KEY_DOWN": "keyDown", "KEY_UP": "keyUp",
+    "HOTKEY": "hotkey", "SCROLL": "scroll",
+}  # fmt: skip
+"""OSWorld's actions as objects, by the functions that do them."""
+_POSITIONS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("click", "doubleClick", "tripleClick", "rightClick", "middleClick"),
+                    ("x", "y", "clicks", "interval", "button")),
+    **dict.fromkeys(("moveTo", "dragTo", "mouseDown", "mouseUp"), ("x", "y", "duration")),
+    "scroll": ("clicks", "x", "y"), "vscroll": ("clicks", "x", "y"),
+    "hscroll": ("clicks", "x", "y"), "write": ("message", "interval"),
+    "typewrite": ("message", "interval"), "press": ("keys", "presses"), "keyDown": ("key",),
+    "keyUp": ("key",), "sleep": ("secs",),
+}  # fmt: skip
+_NOTCH = 10
+"""From how many units of pyautogui's wheel on a notch is ten: agents write 5 or 500."""
+
+
+def calls_of(action: Any) -> list[Call]:
+    """Return what an action of OSWorld does: a text of code, DONE, FAIL or WAIT, or an object.
+
+    Raises `Unusable` for what cannot be understood.
+    """
+    if isinstance(action, Mapping):
+        return _of_object(dict(action))  # pyright: ignore[reportUnknownArgumentType]
+    code = str(action).strip()
+    if code in _SPECIAL:
+        return [{"action": _SPECIAL[code]}]
+    try:
+        body = ast.parse(code).body
+    except SyntaxError as error:
+        raise Unusable(f"{code!r} is no Python: {error.msg}") from error
+    hand = _Hand()
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in _IGNORED:
+            continue
+        hand.do(*_called(statement))
+    return hand.ended()
+
+
+def _of_object(action: dict[str, Any]) -> list[Call]:
+    kind = str(action.get("action_type", ""))
+    if kind in _SPECIAL:
+        return [{"action": _SPECIAL[kind]}]
+    if kind not in _NAMES:
+        raise Unusable(f"there is no action {kind!r}; there are {', '.join([*_NAMES, *_SPECIAL])}")
+    given: dict[str, Any] = dict(action.get("parameters") or {})
+    hand = _Hand()
+    if kind == "SCROLL":
+        for name, units in (("hscroll", given.get("dx", 0)), ("scroll", given.get("dy", 0))):
+            if units:
+                hand.do(name, {"clicks": units})
+        return hand.ended()
+    renamed = {"num_clicks": "clicks", "text": "message"}
+    named = {renamed.get(name, name): value for name, value in given.items()}
+    if kind == "PRESS":
+        named = {"keys": named.get("key")}
+    if kind == "HOTKEY":
+        named = {"": named.get("keys", ())}
+    hand.do(_NAMES[kind], named)
+    return hand.ended()
+
+
+def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
+    """Return the function that a statement calls, and its arguments by name."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        raise Unusable(f"{ast.unparse(statement)!r} is no call of pyautogui")
+    module, _, name = ast.unparse(call.func).rpartition(".")
+    if module not in ("pyautogui", "time") or (module == "time") != (name == "sleep"):
+        raise Unusable(f"{ast.unparse(call.func)!r} is no function of pyautogui")
+    try:
+        values = [ast.literal_eval(argument) for argument in call.args]
+        named = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except ValueError as error:
+        raise Unusable(f"{ast.unparse(call)!r} has an argument that is no plain value") from error
+    if name == "hotkey":
+        return name, {"": values}
+    positions = _POSITIONS.get(name, ())
+    if len(values) == 1 and isinstance(values[0], list | tuple) and positions[:2] == ("x", "y"):
+        values = [*values[0]]
+    return name, dict(zip(positions, values, strict=False)) | named
+
+
+class _Hand:
+    """Where the mouse is, what is held, and what was done so far."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._at: list[float] | None = None
+        self._moved = False
+        """Whether the last thing was a move that nothing has made use of."""
+        self._down: list[float] | None = None
+        self._held: list[str] = []
+        self._used: set[str] = set()
+
+    def do(self, name: str, given: dict[str, Any]) -> None:
+        """Do what a function does."""
+        does: dict[str, Callable[[dict[str, Any]], None]] = {
+            "moveTo": self._move, "dragTo": self._drag, "mouseDown": self._press,
+            "mouseUp": self._release, "write": self._type, "typewrite": self._type,
+            "press": self._strike, "hotkey": self._chord, "keyDown": self._hold,
+            "keyUp": self._let_go, "sleep": self._wait,
+        }  # fmt: skip
+        if name in ("click", *_MANY, *_BUTTONS):
+            self._click(name, given)
+        elif name in ("scroll", "vscroll", "hscroll"):
+            self._scroll(given, across=name == "hscroll")
+        elif name in does:
+            does[name](given)
+        else:
+            raise Unusable(f"pyautogui.{name} cannot be recorded")
+
+    def ended(self) -> list[Call]:
+        """Return all that was done."""
+        if self._down is not None or self._held:
+            raise Unusable("a button or a key is held at the end of an action")
+        if self._moved and self._at is not None:
+            self._calls.append({"action": "move", "coordinate": self._at})
+        if not self._calls:
+            raise Unusable("an action that does nothing")
+        return self._calls
+
+    def _goes(self, given: Mapping[str, Any]) -> list[float]:
+        if given.get("x") is not None and given.get("y") is not None:
+            self._at = [given["x"], given["y"]]
+        if self._at is None:
+            raise Unusable("it acts where the mouse is, and nobody said where that was")
+        self._moved = False
+        return self._at
+
+    def _with_keys(self, call: Call) -> Call:
+        self._used.update(self._held)
+        return call | ({"keys": "+".join(self._held)} if self._held else {})
+
+    def _click(self, name: str, given: dict[str, Any]) -> None:
+        button = _BUTTONS.get(name) or str(given.get("button") or "left")
+        count = _MANY.get(name) or int(given.get("clicks") or 1)
+        verb = _CLICKS.get((button, count))
+        if verb is None:
+            raise Unusable(f"{count} clicks of the {button} button cannot be recorded")
+        at = self._goes(given)
+        self._calls.append(self._with_keys({"action": verb, "coordinate": at}))
+
+    def _move(self, given: dict[str, Any]) -> None:
+        self._goes(given)
+        self._moved = self._down is None
+
+    def _drag(self, given: dict[str, Any]) -> None:
+        start = self._goes({})
+        end = self._goes(given)
+        self._calls.append({"action": "drag", "coordinate": start, "to_coordinate": end})
+
+    def _press(self, given: dict[str, Any]) -> None:
+        self._down = self._goes(given)
+
+    def _release(self, given: dict[str, Any]) -> None:
+        end, start, self._down = self._goes(given), self._down, None
+        if start is None:
+            raise Unusable("a button is released that was not down")
+        same = start == end
+        call: Call = {"action": "click" if same else "drag", "coordinate": start}
+        self._calls.append(call if same else call | {"to_coordinate": end})
+
+    def _scroll(self, given: dict[str, Any], *, across: bool) -> None:
+        units = int(given.get("clicks") or 0)
+        if not units:
+            raise Unusable("a scroll by nothing")
+        way = ("right" if units > 0 else "left") if across else ("up" if units > 0 else "down")
+        notches = abs(units) if abs(units) <= _NOTCH else max(1, round(abs(units) / 100))
+        call: Call = {"action": "scroll", "direction": way, "amount": min(50, notches)}
+        if given.get("x") is not None or self._at is not None:
+            call["coordinate"] = self._goes(given)
+        self._calls.append(call)
+
+    def _type(self, given: dict[str, Any]) -> None:
+        text = str(given.get("message") or "")
+        if not text:
+            raise Unusable("an empty text is typed")
+        self._calls.append({"action": "type", "text": text})
+
+    def _strike(self, given: dict[str, Any]) -> None:
+        keys = given.get("keys")
+        for key in keys if isinstance(keys, list | tuple) else [keys]:  # pyright: ignore[reportUnknownVariableType]
+            chord = "+".join([*self._held, str(key)])
+            self._used.update(self._held)
+            self._calls += [{"action": "key", "keys": chord}] * int(given.get("presses") or 1)
+
+    def _chord(self, given: dict[str, Any]) -> None:
+        keys = given[""]
+        if len(keys) == 1 and isinstance(keys[0], list | tuple):
+            keys = keys[0]
+        self._calls.append({"action": "key", "keys": "+".join(map(str, keys))})
+
+    def _hold(self, given: dict[str, Any]) -> None:
+        self._held.append(str(given.get("key")))
+
+    def _let_go(self, given: dict[str, Any]) -> None:
+        key = str(given.get("key"))
+        if key not in self._held:
+            raise Unusable(f"the key {key!r} is released that was not down")
+        self._held.remove(key)
+        if key not in self._used:
+            self._used.add(key)
+            chord = "+".join([*self._held, key])
+            self._used.update(self._held)
+            self._calls.append({"action": "key", "keys": chord})
+
+    def _wait(self, given: dict[str, Any]) -> None:
+        seconds = float(given.get("secs") or 0)
+        self._calls.append({"action": "wait", "seconds": max(0.0, min(10.0, seconds))})

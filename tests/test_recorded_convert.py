@@ -1,0 +1,379 @@
+"""What others recorded, converted: AndroidControl's episodes, OSWorld's results, pyautogui's code.
+
+The samples are ours, in the form of theirs.
+
+PLACEHOLDER
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.learn.recording import AssistantSaid, Recording, read_recordings
+from agentrl_envs.recorded import RecordedEnv
+from agentrl_envs.recorded.convert import __main__ as command
+from agentrl_envs.recorded.convert import android_control, osworld
+from agentrl_envs.recorded.convert.converted import Unusable
+from agentrl_envs.recorded.convert.phone import call_of
+from agentrl_envs.recorded.convert.pyautogui import calls_of
+from agentrl_envs.recorded.experts import Expert
+
+NODES: list[dict[str, Any]] = [
+    {"bounds_in_screen": {"right": 100, "bottom": 200}, "class_name": "android.view.View"},
+    {
+        "bounds_in_screen": {"left": 10, "top": 20, "right": 90, "bottom": 40},
+        "class_name": "android.widget.Button",
+        "text": "Add  alarm",
+        "is_clickable": True,
+    },
+    {"bounds_in_screen": {"right": 50, "bottom": 10}, "text": "", "is_focused": True},
+    {
+        "bounds_in_screen": {"top": 50, "right": 100, "bottom": 70},
+        "class_name": "android.widget.EditText",
+        "content_description": "Name",
+        "is_editable": True,
+        "is_focused": True,
+    },
+    {"bounds_in_screen": {"right": 0, "bottom": 0}, "text": "nowhere"},
+    {
+        "bounds_in_screen": {"right": 9, "bottom": 9},
+        "text": "hidden",
+        "is_visible_to_user": False,
+    },
+]
+CAMEL: dict[str, Any] = {
+    "windows": [
+        {
+            "tree": {
+                "nodes": [
+                    {
+                        "boundsInScreen": {"left": 10, "top": 20, "right": 90, "bottom": 40},
+                        "className": "android.widget.Button",
+                        "text": "Add alarm",
+                        "isClickable": True,
+                        "isSelected": True,
+                    }
+                ]
+            }
+        },
+        {"tree": {}},
+    ]
+}
+ACTIONS: list[dict[str, Any]] = [
+    {"action_type": "open_app", "app_name": "Clock"},
+    {"action_type": "click", "x": 50, "y": 30},
+    {"action_type": "input_text", "text": "Early"},
+    {"action_type": "scroll", "direction": "down"},
+    {"action_type": "long_press", "x": 99, "y": 199},
+    {"action_type": "navigate_back"},
+    {"action_type": "navigate_home"},
+    {"action_type": "wait"},
+]
+
+
+def an_episode(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Return an episode of eight actions, whose screenshots lie in a folder."""
+    screens = range(len(ACTIONS) + 1)
+    for screen in screens:
+        (folder / f"{screen}.png").write_bytes(f"screen {screen}".encode())
+    return {
+        "episode_id": 17,
+        "goal": "Add an alarm\n called Early",
+        "screenshots": [f"{screen}.png" for screen in screens],
+        "screenshot_widths": [100] * len(screens),
+        "screenshot_heights": [200] * len(screens),
+        "accessibility_trees": [NODES if screen % 2 == 0 else CAMEL for screen in screens],
+        "actions": [json.dumps(a) if i % 2 else a for i, a in enumerate(ACTIONS)],
+        "step_instructions": [f"step {i}" for i in range(len(ACTIONS))],
+    } | changes
+
+
+def converted(found: Any) -> Recording:
+    (one,) = found
+    assert isinstance(one.recording, Recording), one.recording
+    return one.recording
+
+
+def calls_in(recording: Recording) -> list[dict[str, Any]]:
+    said = [m for m in recording.messages if isinstance(m, AssistantSaid)]
+    return [dict(c.arguments) for m in said for c in m.tool_calls]
+
+
+def test_an_episode_of_androidcontrol(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text(json.dumps(an_episode(tmp_path)) + "\n\n")
+    recording = converted(android_control(file))
+    assert calls_in(recording) == [
+        {"action": "open_app", "app": "Clock"},
+        {"action": "click", "element": 1},
+        {"action": "type", "text": "Early"},
+        {"action": "scroll", "direction": "down"},
+        {"action": "long_press", "coordinate": [99, 199]},
+        {"action": "back"},
+        {"action": "home"},
+        {"action": "wait"},
+        {"action": "done"},
+    ]
+    expert = Expert.of(recording)
+    (asked,) = expert.opening
+    assert asked.text == (
+        "Goal: Add an alarm called Early\nscreen: 100 x 200\n"
+        '[1] button "Add alarm"\n[2] edittext "Name" focused'
+    )
+    assert asked.images[0].data == b"screen 0"
+    assert expert.turns[0].places == {1: (10, 20, 80, 20), 2: (0, 50, 100, 20)}
+    answer = expert.turns[0].answers[0]
+    assert answer.text == 'screen: 100 x 200\n[1] button "Add alarm" selected'
+    assert answer.images[0].data == b"screen 1"
+    said = [m for m in recording.messages if isinstance(m, AssistantSaid)]
+    assert said[3].instruction == "step 3"
+    assert (recording.task, recording.reward, recording.player) == ("17", 1.0, "android_control")
+
+
+def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
+    file = tmp_path / "episode.json"
+    file.write_text(json.dumps(an_episode(tmp_path)))
+    pictured = converted(android_control(tmp_path, shown="screenshot"))
+    assert calls_in(pictured)[1] == {"action": "click", "coordinate": [50, 30]}
+    assert Expert.of(pictured).turns[1].places == {1: (10, 20, 80, 20)}, "to be compared by"
+    assert Expert.of(pictured).opening[0].text.endswith("screen: 100 x 200")
+    file.write_text(json.dumps(an_episode(tmp_path, screenshots=None)))
+    assert not Expert.of(converted(android_control(file, shown="axtree"))).opening[0].images
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"screenshots": None}, "no screenshots"),
+        ({"screenshots": ["0.png"]}, "step 1 needs one"),
+        ({"screenshots": ["gone.png"] * 9}, "gone.png is not there"),
+        ({"accessibility_trees": []}, "no accessibility trees"),
+        ({"actions": [{"action_type": "fly"}], "step_instructions": []}, "no action 'fly'"),
+        ({"actions": [{"action_type": "click", "x": 1}], "step_instructions": []}, "has no 'y'"),
+        ({"step_instructions": ["one"]}, "8 actions have 1"),
+        ({"goal": 3, "actions": 5}, "TypeError"),
+    ],
+)
+def test_an_episode_that_cannot_be_converted_says_why(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    file = tmp_path / "episode.json"
+    file.write_text(json.dumps(an_episode(tmp_path, **changes)))
+    (one,) = android_control(file)
+    assert isinstance(one.recording, str)
+    assert why in one.recording
+    assert one.name.endswith("episode 17")
+
+
+def test_a_call_is_one_of_a_phone() -> None:
+    with pytest.raises(Unusable, match="no action ''"):
+        call_of({})
+
+
+# -- OSWorld ---------------------------------------------------------------------------------------
+
+CLICK = {"action": "click", "coordinate": [10, 20]}
+
+
+@pytest.mark.parametrize(
+    ("code", "calls"),
+    [
+        ("pyautogui.click(10, 20)", [CLICK]),
+        ("import pyautogui\nimport time\npyautogui.click(x=10, y=20); time.sleep(2)",
+         [CLICK, {"action": "wait", "seconds": 2.0}]),
+        ("pyautogui.click((10, 20))", [CLICK]),
+        ("pyautogui.moveTo(10, 20, duration=1); pyautogui.click()", [CLICK]),
+        ("pyautogui.click(10, 20, clicks=2)", [CLICK | {"action": "double_click"}]),
+        ("pyautogui.click(10, 20, button='right')", [CLICK | {"action": "right_click"}]),
+        ("pyautogui.doubleClick(10, 20)", [CLICK | {"action": "double_click"}]),
+        ("pyautogui.tripleClick(10, 20)", [CLICK | {"action": "triple_click"}]),
+        ("pyautogui.rightClick(10, 20)", [CLICK | {"action": "right_click"}]),
+        ("pyautogui.middleClick(10, 20)", [CLICK | {"action": "middle_click"}]),
+        ("pyautogui.moveTo(10, 20)", [CLICK | {"action": "move"}]),
+        ("pyautogui.moveTo(1, 2); pyautogui.dragTo(3, 4, button='left')",
+         [{"action": "drag", "coordinate": [1, 2], "to_coordinate": [3, 4]}]),
+        ("pyautogui.mouseDown(1, 2); pyautogui.moveTo(2, 2); pyautogui.mouseUp(3, 4)",
+         [{"action": "drag", "coordinate": [1, 2], "to_coordinate": [3, 4]}]),
+        ("pyautogui.mouseDown(10, 20); pyautogui.mouseUp()", [CLICK]),
+        ("pyautogui.typewrite('héy', interval=0.1)", [{"action": "type", "text": "héy"}]),
+        ("pyautogui.write(message='a\\nb')", [{"action": "type", "text": "a\nb"}]),
+        ("pyautogui.press('enter', presses=2)", [{"action": "key", "keys": "enter"}] * 2),
+        ("pyautogui.press(['a', 'tab'])",
+         [{"action": "key", "keys": "a"}, {"action": "key", "keys": "tab"}]),
+        ("pyautogui.hotkey('ctrl', 's')", [{"action": "key", "keys": "ctrl+s"}]),
+        ("pyautogui.hotkey(['ctrl', 's'])", [{"action": "key", "keys": "ctrl+s"}]),
+        ("pyautogui.keyDown('ctrl'); pyautogui.press('c'); pyautogui.keyUp('ctrl')",
+         [{"action": "key", "keys": "ctrl+c"}]),
+        ("pyautogui.keyDown('shift'); pyautogui.click(10, 20); pyautogui.keyUp('shift')",
+         [CLICK | {"keys": "shift"}]),
+        ("pyautogui.keyDown('f5'); pyautogui.keyUp('f5')", [{"action": "key", "keys": "f5"}]),
+        ("pyautogui.scroll(-5)", [{"action": "scroll", "direction": "down", "amount": 5}]),
+        ("pyautogui.scroll(500, x=10, y=20)",
+         [{"action": "scroll", "direction": "up", "amount": 5, "coordinate": [10, 20]}]),
+        ("pyautogui.hscroll(3)", [{"action": "scroll", "direction": "right", "amount": 3}]),
+        ("pyautogui.FAILSAFE = False\npyautogui.click(10, 20)", [CLICK]),
+        ("DONE", [{"action": "done"}]),
+        (" FAIL ", [{"action": "fail"}]),
+        ("WAIT", [{"action": "wait"}]),
+        ({"action_type": "CLICK", "parameters": {"x": 10, "y": 20, "num_clicks": 2}},
+         [CLICK | {"action": "double_click"}]),
+        ({"action_type": "TYPING", "parameters": {"text": "x"}}, [{"action": "type", "text": "x"}]),
+        ({"action_type": "PRESS", "parameters": {"key": "tab"}},
+         [{"action": "key", "keys": "tab"}]),
+        ({"action_type": "HOTKEY", "parameters": {"keys": ["ctrl", "v"]}},
+         [{"action": "key", "keys": "ctrl+v"}]),
+        ({"action_type": "SCROLL", "parameters": {"dx": 0, "dy": -2}},
+         [{"action": "scroll", "direction": "down", "amount": 2}]),
+        ({"action_type": "DONE"}, [{"action": "done"}]),
+    ],
+)  # fmt: skip
+def test_code_is_read_as_calls(code: Any, calls: list[dict[str, Any]]) -> None:
+    assert calls_of(code) == calls
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("pyautogui.click(", "no Python"),
+        ("pyautogui.click()", "nobody said where"),
+        ("pyautogui.click(x + 1, 2)", "no plain value"),
+        ("os.system('rm')", "no function of pyautogui"),
+        ("pyautogui.sleep(1)", "no function of pyautogui"),
+        ("x = 1", "no call of pyautogui"),
+        ("pyautogui.click(1, 2, clicks=4)", "4 clicks of the left"),
+        ("pyautogui.screenshot()", "cannot be recorded"),
+        ("pyautogui.keyDown('ctrl')", "held at the end"),
+        ("pyautogui.mouseDown(1, 2)", "held at the end"),
+        ("pyautogui.keyUp('ctrl')", "was not down"),
+        ("pyautogui.mouseUp(1, 2)", "was not down"),
+        ("pyautogui.write('')", "an empty text"),
+        ("pyautogui.scroll(0)", "by nothing"),
+        ("import time", "does nothing"),
+        ({"action_type": "FLY"}, "no action 'FLY'"),
+    ],
+)
+def test_code_that_cannot_be_read_says_why(code: Any, why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        calls_of(code)
+
+
+def a_result(folder: Path, *actions: Any, **more: Any) -> Path:
+    """Write what OSWorld's runner leaves of a task."""
+    place = folder / "gimp" / "77aa"
+    place.mkdir(parents=True)
+    lines: list[str] = []
+    for number, action in enumerate(actions, start=1):
+        name = f"step_{number}_20240501@101010.png"
+        (place / name).write_bytes(f"after {number}".encode())
+        line = {"step_num": number, "action": action, "screenshot_file": name, "done": False}
+        lines.append(json.dumps(line | more))
+    (place / "traj.jsonl").write_text("\n".join(lines))
+    (place / "result.txt").write_text("0.5\n")
+    return place
+
+
+def some_tasks(folder: Path) -> Path:
+    place = folder / "examples" / "gimp"
+    place.mkdir(parents=True)
+    (place / "77aa.json").write_text(json.dumps({"id": "77aa", "instruction": " Make it blue. "}))
+    return folder / "examples"
+
+
+STEPS = ("pyautogui.click(10, 20)", "pyautogui.write('x'); pyautogui.press('enter')", "DONE")
+
+
+def test_a_result_of_osworld_begins_at_the_first_screen_that_was_kept(tmp_path: Path) -> None:
+    a_result(tmp_path / "results", *STEPS, response="I write it.")
+    tasks = some_tasks(tmp_path)
+    recording = converted(osworld(tmp_path / "results", tasks=tasks, size=(800, 600)))
+    expert = Expert.of(recording)
+    assert expert.opening[0].text == (
+        'Goal: Make it blue.\nDone so far: {"action": "click", "coordinate": [10, 20]}\n'
+        "screen: 800 x 600"
+    )
+    assert expert.opening[0].images[0].data == b"after 1"
+    assert calls_in(recording) == [
+        {"action": "type", "text": "x"},
+        {"action": "key", "keys": "enter"},
+        {"action": "done"},
+    ]
+    assert expert.turns[0].thought == "I write it."
+    assert [m.text for m in expert.turns[0].answers] == ["ok", "screen: 800 x 600"]
+    assert expert.turns[0].answers[1].images[0].data == b"after 2"
+    assert [m.tool_call_id for m in expert.turns[0].answers] == ["call_0", "call_1"]
+    assert (recording.reward, recording.task, recording.player) == (0.5, "77aa", "osworld")
+
+
+def test_a_screen_before_the_first_action_is_used(tmp_path: Path) -> None:
+    place = a_result(tmp_path, *STEPS, "pyautogui.click(1, 1)", instruction="Make it red.")
+    (place / "step_0.png").write_bytes(b"before")
+    recording = converted(osworld(tmp_path))
+    assert Expert.of(recording).opening[0].text == "Goal: Make it red.\nscreen: 1920 x 1080"
+    assert Expert.of(recording).opening[0].images[0].data == b"before"
+    assert len(calls_in(recording)) == 4, "nothing comes after it was done"
+    (place / "result.txt").unlink()
+    assert converted(osworld(tmp_path)).reward is None
+
+
+@pytest.mark.parametrize(
+    ("actions", "why"),
+    [
+        ((), "no action was taken"),
+        (("DONE",), "no screen before it"),
+        (("pyautogui.click(1, 2)", "pyautogui.fly()"), "cannot be recorded"),
+    ],
+)
+def test_a_result_that_cannot_be_converted_says_why(
+    tmp_path: Path, actions: tuple[str, ...], why: str
+) -> None:
+    a_result(tmp_path, *actions, instruction="Go.")
+    (one,) = osworld(tmp_path)
+    assert isinstance(one.recording, str)
+    assert why in one.recording
+
+
+def test_a_result_without_its_instruction_or_pictures_is_left_out(tmp_path: Path) -> None:
+    place = a_result(tmp_path, *STEPS)
+    (one,) = osworld(tmp_path)
+    assert "nobody says what task '77aa' is" in str(one.recording)
+    for picture in place.glob("*.png"):
+        picture.unlink()
+    (one,) = osworld(tmp_path, tasks=some_tasks(tmp_path))
+    assert "is not there" in str(one.recording)
+
+
+def test_the_commands_write_what_can_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_result(tmp_path / "results" / "one", *STEPS, instruction="Make it green.")
+    a_result(tmp_path / "results" / "two", "pyautogui.fly()", instruction="Fly.")
+    file = tmp_path / "out" / "osworld.jsonl"
+    command._write(osworld(tmp_path / "results"), file)  # pyright: ignore[reportPrivateUsage]
+    said = capsys.readouterr()
+    assert "1 recordings are in" in said.out
+    assert "two" in said.err
+    assert "left out" in said.err
+    assert read_recordings(file)[0].messages[0].message.images[0].data == b"after 1"
+    env = RecordedEnv(recordings=file, heldout_fraction=0, patches=-1)
+    assert [task.messages[0].text[:20] for task in env.tasks("train")] == ["Goal: Make it green."]
+    for arguments, why in (
+        (["osworld", str(tmp_path), "x.jsonl", "--size", "wide"], "--size is 'wide'"),
+        (["android-control", str(tmp_path / "nothing"), "x.jsonl"], "no JSON"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["convert", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        assert ended.value.code == 2
+        assert why in capsys.readouterr().err
+
+
+def test_a_choice_that_there_is_not(tmp_path: Path) -> None:
+    shown: Any = "everything"
+    with pytest.raises(ConfigError, match="axtree, screenshot, both"):
+        next(android_control(tmp_path, shown=shown))
+    with pytest.raises(ConfigError, match=r"no traj\.jsonl"):
+        next(osworld(tmp_path))
