@@ -236,3 +236,18 @@ def test_the_command_prints_the_table_and_the_timeline(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert all(word in ran.output for word in ("sync", "partial", "async", "ideal", "trainer"))
     assert picture.read_text().startswith("<svg")
+
+
+def test_an_environment_is_held_while_it_waits_and_works_only_while_it_works() -> None:
+    cost = TrajectoryCost(prompt_tokens=1, reset_s=10.0, turns=(TurnCost(tokens=100, step_s=10.0),))
+    setting = Setting(
+        trace=trace_of("one", [cost]),
+        policy=GatePolicy(groups_per_step=1, group_size=1, concurrency=2),
+        speed=EngineSpeed(slots=1, step_s=0.1, slot_s=0.0, prefill_tokens_per_step=10**9,
+                          pause_s=0.0, load_s=0.0),
+        train_s=30.0, steps=4, warm_steps=1, granule_tokens=1,
+    )  # fmt: skip
+    (one,) = compare(setting, ("sync",))
+    # Of two environments one has 30 s of an episode, 20 of them its own, then 30 s of nothing.
+    assert one.env_held == pytest.approx(30 / 60 / 2, rel=1e-3)
+    assert one.env_busy == pytest.approx(20 / 60 / 2, rel=1e-3)

@@ -63,6 +63,7 @@ HEADINGS = (
     "of ideal",
     "engine busy",
     "env busy",
+    "env held",
     "mean age",
     "oldest",
     "retried",
@@ -77,6 +78,7 @@ def _row(one: "Studied", sync_per_s: float) -> tuple[str, ...]:
         f"{one.per_s / one.ideal_per_s:.0%}",
         f"{one.engine_busy:.1%}",
         f"{one.env_busy:.1%}",
+        f"{one.env_held:.1%}",
         f"{one.age_mean:.2f}",
         str(one.age_max),
         str(one.retried),
@@ -84,7 +86,7 @@ def _row(one: "Studied", sync_per_s: float) -> tuple[str, ...]:
 
 
 def _ideal(one: "Studied") -> tuple[str, ...]:
-    return ("ideal", f"{one.ideal_per_s:.3f}", "", "100%", "", "", "", "", "")
+    return ("ideal", f"{one.ideal_per_s:.3f}", "", "100%", "", "", "", "", "", "")
 
 
 def _title(setting: "Setting") -> str:

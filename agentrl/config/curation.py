@@ -133,6 +133,22 @@ class SuccessPoolSection(Section):
     """Successes kept of each task."""
 
 
+class AllMembers(Section):
+    """Every trajectory of a group trains."""
+
+    name: Literal["all"] = "all"
+
+
+class BalancedMembers(Section):
+    """DART's groups: some of the trajectories train, a success and a failure among them."""
+
+    name: Literal["balanced"] = "balanced"
+    most: int = Field(default=8, ge=2)
+    """Trajectories of one group that train; one of each outcome that there is, others at random."""
+    min_failed_turns: NonNegativeInt = 0
+    """A trajectory without success trains from so many policy messages on; 4 in DART's code."""
+
+
 class AllSteps(Section):
     """Every sampled token trains."""
 
@@ -159,6 +175,7 @@ Allocation = Annotated[
 ]
 Filter = Annotated[NoFilter | DapoFilter, Field(discriminator="name")]
 Pool = Annotated[NoPool | SuccessPoolSection, Field(discriminator="name")]
+Members = Annotated[AllMembers | BalancedMembers, Field(discriminator="name")]
 Steps = Annotated[AllSteps | HighEntropySection, Field(discriminator="name")]
 
 
@@ -169,8 +186,9 @@ class CurationSection(Section):
     allocation: Allocation = FixedAllocation()
     filter: Filter = NoFilter()
     pool: Pool = NoPool()
+    members: Members = AllMembers()
     steps: Steps = AllSteps()
     success_above: float = 0.0
-    """A reward above this is a success, for the pool and for DART's turn caps."""
+    """A reward above this is a success, for the pool, for `members` and for DART's turn caps."""
     revisit_every: PositiveInt | None = None
     """Steps after which a task that was not drawn comes first; null lets the sampler decide."""

@@ -85,6 +85,8 @@ class Studied:
     """Work done over what the engine could have done."""
     env_busy: float
     """Seconds environments worked, over those they could have."""
+    env_held: float
+    """Seconds they had an episode, working or waiting for the policy, over those they could."""
     ideal_per_s: float
     """Trajectories per second if the busiest of engine, environments and trainer never waited."""
     age_mean: float
@@ -130,6 +132,10 @@ def ideal_per_s(setting: Setting) -> float:
         per_batch / setting.train_s if setting.train_s else float("inf"),
     ]
     return min(rates)
+
+
+_Mark = tuple[float, float, float, float]
+"""The time, and the seconds of the engine, of environments that work, and of those held."""
 
 
 class _Study:
@@ -198,20 +204,21 @@ class _Study:
         ]
         return batch
 
-    def _mark(self) -> tuple[float, float, float]:
+    def _mark(self) -> _Mark:
         self._engine.advance()
+        self._world.hold()
         now_s = asyncio.get_running_loop().time()
-        return now_s, self._engine.busy_s, self._world.busy_s
+        return now_s, self._engine.busy_s, self._world.busy_s, self._world.held_s
 
     def _result(
         self,
         batches: list[Batch],
-        started: tuple[float, float, float],
-        ended: tuple[float, float, float],
+        started: _Mark,
+        ended: _Mark,
         retried: int,
     ) -> Studied:
         setting = self._setting
-        seconds, engine_s, env_s = (b - a for a, b in zip(started, ended, strict=True))
+        seconds, engine_s, env_s, held_s = (b - a for a, b in zip(started, ended, strict=True))
         leaves = [leaf for batch in batches for tree in batch.trees for leaf in tree.leaves]
         ages: dict[int, int] = {}
         for batch in batches:
@@ -227,6 +234,7 @@ class _Study:
             retried=retried,
             engine_busy=engine_s / seconds,
             env_busy=env_s / seconds / setting.policy.concurrency,
+            env_held=held_s / seconds / setting.policy.concurrency,
             ideal_per_s=ideal_per_s(setting),
             age_mean=sum(age * count for age, count in ages.items()) / max(1, tokens),
             age_max=max(ages, default=0),

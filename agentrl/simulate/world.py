@@ -51,7 +51,16 @@ class World:
         self._random = Random(seed)
         self.busy_s = 0.0
         """Seconds environments have worked, all together."""
+        self.held_s = 0.0
+        """Seconds they have had an episode, all together, up to the last `hold`."""
+        self._held, self._at_s = 0, 0.0
         self.delivered: list[int] = []
+
+    def hold(self, change: int = 0) -> None:
+        """Bring `held_s` up to the present; from now on `change` more environments are held."""
+        now_s = asyncio.get_running_loop().time()
+        self.held_s += self._held * (now_s - self._at_s)
+        self._held, self._at_s = self._held + change, now_s
 
     def cost(self, seed: int) -> TrajectoryCost:
         """Return what the trajectory of a seed costs."""
@@ -96,7 +105,9 @@ class SimulatedEnv(BaseEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Take the time of a reset."""
+        self._release()
         self._cost, self._turn = self._world.cost(seed or 0), 0
+        self._world.hold(1)
         await self._work(self._cost.reset_s)
         return Observation((Message("user", "x" * self._cost.prompt_tokens),), tools=()), {}
 
@@ -116,6 +127,15 @@ class SimulatedEnv(BaseEnv):
         ended = self._turn == len(self._cost.turns)
         reply = Observation((Message("tool", "x" * turn.reply_tokens),))
         return reply, float(ended), ended, False, {}
+
+    async def close(self) -> None:
+        """End the episode."""
+        self._release()
+
+    def _release(self) -> None:
+        if self._cost is not None:
+            self._cost = None
+            self._world.hold(-1)
 
     async def _work(self, seconds: float) -> None:
         if seconds > 0:

@@ -24,7 +24,7 @@ from agentrl.rollout.curation.curator import (
 )
 from agentrl.rollout.curation.dapo import Verdict, verdict
 from agentrl.rollout.curation.figures import StepAccount, figures
-from agentrl.rollout.curation.graft import Branch, branch_of, with_branch
+from agentrl.rollout.curation.graft import Branch, branch_of, with_branch, with_members
 from agentrl.rollout.curation.outcomes import GroupResult, group_result
 from agentrl.rollout.curation.rules import Curation
 from agentrl.rollout.curation.steps import turn_weights
@@ -84,6 +84,7 @@ class Curator:
         not lent and not carried, and the run is no longer exactly the one that was saved.
         """
         self.rules = rules
+        self.seed = seed
         self.group_size = group_size
         self.max_turns = max_turns
         self.source = TaskSource(rules, stream, seed=seed)
@@ -105,6 +106,23 @@ class Curator:
             return None
         loan = pool.lend(self.state.pool, group, version=version, success_above=above)
         return loan if loan and loan.ref in self.branches else None
+
+    def trains(self, group: GroupResult) -> frozenset[int]:
+        """Return the samples of a group, as a loan leaves it, that train."""
+        rule, above = self.rules.members, self.rules.success_above
+        if rule is None:
+            return frozenset(result.sample for result in group.valid)
+        return rule.chosen(group, seed=self.seed, success_above=above)
+
+    def judged(self, group: GroupResult, loan: Loan | None) -> tuple[Verdict, frozenset[int]]:
+        """Return whether a group trains, and which of its samples would."""
+        lent = with_loan(group, loan) if loan else group
+        members = self.trains(lent)
+        cut = replace(
+            lent, results=tuple(r for r in lent.results if r.reward is None or r.sample in members)
+        )
+        rule = self.rules.filter
+        return verdict(cut, rule) if rule else "kept", members
 
     def _lendable(self, state: CurationState) -> CurationState:
         """Return a saved state without the successes nobody holds, which could never be lent."""
@@ -220,6 +238,7 @@ class CuratedStep:
             carried_before=before.carried,
             carried_after=curator.state.carried,
             base=curator.group_size,
+            trains=curator.trains,
         )
         rule = curator.rules.steps
         return Curated(
@@ -262,19 +281,16 @@ class CuratedStep:
         return group_result(tree, step=self._state.step, ordinal=ask.ordinal, asked=asked)
 
     def _judge(self, group: GroupResult, tree: Tree) -> Verdict:
-        rules = self.curator.rules
         loan = self.curator.loan(group, version=self.version)
-        judged = with_loan(group, loan) if loan else group
-        found = verdict(judged, rules.filter) if rules.filter else "kept"
+        found, members = self.curator.judged(group, loan)
         self._state = ended(self._state, Judged(group=group, verdict=found))
-        self._trees[group.key] = tree
         self.curator.remember(group, tree, tree.leaves)
+        trained = tree
         if loan and found == "kept":
             self._loans[group.key] = loan
             branch = self.curator.branches[loan.ref]
-            self._trees[group.key] = with_branch(
-                tree, branch, sample=loan.result.sample, age=loan.age
-            )
+            trained = with_branch(tree, branch, sample=loan.result.sample, age=loan.age)
+        self._trees[group.key] = with_members(trained, members)
         return found
 
 

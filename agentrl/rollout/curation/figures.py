@@ -1,13 +1,13 @@
 """What curation did in a step, as numbers for the metrics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentrl.rollout.curation.collection import DROPPED, Collection
 from agentrl.rollout.curation.outcomes import GroupResult
 from agentrl.rollout.curation.redundancy import length_bias
-from agentrl.rollout.curation.success_pool import Loan
+from agentrl.rollout.curation.success_pool import Loan, with_loan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class StepAccount:
     carried_after: tuple[GroupResult, ...]
     base: int
     """Trajectories that a task gets without allocation."""
+    trains: Callable[[GroupResult], frozenset[int]]
+    """Which samples of a group that has its loan train."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -33,20 +35,34 @@ class StepAccount:
     @property
     def trained_tokens(self) -> int:
         """Return the tokens that train, loans not among them: an earlier step sampled those."""
-        replaced = {loan.group: loan.result.sample for loan in self.loans}
+        lent = {loan.group: loan.result.sample for loan in self.loans}
         return sum(
             result.tokens
-            for group in self.collection.batch
+            for group in self._batch
             for result in group.valid
-            if replaced.get(group.key) != result.sample
+            if result.sample in self.trains(group) - {lent.get(group.key)}
+        )
+
+    @property
+    def left_out(self) -> int:
+        """Return how many trajectories with a reward are in groups that train, and do not."""
+        return sum(len(group.valid) - len(self.trains(group)) for group in self._batch)
+
+    @property
+    def _batch(self) -> tuple[GroupResult, ...]:
+        """Return the groups that train, as their loans leave them."""
+        lent = {loan.group: loan for loan in self.loans}
+        return tuple(
+            with_loan(group, lent[group.key]) if group.key in lent else group
+            for group in self.collection.batch
         )
 
     @property
     def wasted_tokens(self) -> int:
         """Return the tokens that came in or were sampled and will never train.
 
-        Of dropped, abandoned and expired groups, of failures in groups that train, and of
-        trajectories that a loan replaced.
+        Of dropped, abandoned and expired groups; in groups that train, of failures, of
+        trajectories that a loan replaced and of those that are left out.
         """
         came = _tokens(self.carried_before) + self.sampled_tokens
         return came - self.trained_tokens - _tokens(self.carried_after)
@@ -67,6 +83,7 @@ def figures(account: StepAccount) -> dict[str, float]:
         "rounds": state.rounds,
         "trajectories_asked": asked,
         "trajectories_extra": asked - account.base * len(state.judged),
+        "members_left_out": account.left_out,
         "loans": len(account.loans),
         "loan_age_max": max((loan.age for loan in account.loans), default=0),
         "tokens_wasted": account.wasted_tokens,

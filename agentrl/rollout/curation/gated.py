@@ -12,14 +12,14 @@ from typing import Any
 from agentrl.rollout.curation.collection import Collection, Judged
 from agentrl.rollout.curation.curated_step import Curated, Curator
 from agentrl.rollout.curation.curator import after_step, record_of
-from agentrl.rollout.curation.dapo import NothingToLearn, verdict
+from agentrl.rollout.curation.dapo import NothingToLearn
 from agentrl.rollout.curation.figures import StepAccount, figures
-from agentrl.rollout.curation.graft import Branch, with_branch
+from agentrl.rollout.curation.graft import Branch, with_branch, with_members
 from agentrl.rollout.curation.outcomes import GroupResult, result_of
 from agentrl.rollout.curation.rules import Surroundings, check
 from agentrl.rollout.curation.saved import encode
 from agentrl.rollout.curation.steps import kept_share, turn_weights
-from agentrl.rollout.curation.success_pool import Loan, with_loan
+from agentrl.rollout.curation.success_pool import Loan
 from agentrl.rollout.recorder import KeptGroup
 from agentrl.scheduler import Attempt, GroupState, Hooks, Order
 from agentrl.task import Task
@@ -49,6 +49,9 @@ class GatedCuration:
     _judged: list[Judged] = field(default_factory=list[Judged])
     _new_loans: list[Loan] = field(default_factory=list[Loan])
     _loans: dict[int, tuple[Tree, Loan]] = field(default_factory=dict[int, tuple[Tree, Loan]])
+    _members: dict[int, tuple[Tree, frozenset[int]]] = field(
+        default_factory=dict[int, tuple[Tree, frozenset[int]]]
+    )
 
     def __post_init__(self) -> None:
         self._groups = self.curator.state.groups
@@ -137,9 +140,14 @@ class GatedCuration:
             carried_before=(),
             carried_after=(),
             base=curator.group_size,
+            trains=curator.trains,
         )
         held = [self._loans.pop(id(tree), (tree, None)) for tree in trees]
-        lent = tuple(self._with_loan(tree, loan) for tree, loan in held)
+        members = [self._members.pop(id(tree), (tree, None))[1] for tree in trees]
+        lent = tuple(
+            self._as_it_trains(tree, loan, kept)
+            for (tree, loan), kept in zip(held, members, strict=True)
+        )
         self._rounds, self._judged, self._new_loans, self._drawn = 0, [], [], set()
         self._forget()
         found = {**figures(account), "curation/short": float(self.wanted - len(trees))}
@@ -191,16 +199,17 @@ class GatedCuration:
 
     def _on_group(self, state: GroupState, leaves: Sequence[Leaf]) -> bool:
         group = self._result(state, leaves)
-        tree, rules = self._trees.pop(state.number), self.curator.rules
+        tree = self._trees.pop(state.number)
         loan = self.curator.loan(group, version=self.version)
-        judged = with_loan(group, loan) if loan else group
-        found = verdict(judged, rules.filter) if rules.filter else "kept"
+        found, members = self.curator.judged(group, loan)
         self._withdraw(group.key, tree)
         self._judged.append(Judged(group=group, verdict=found))
         self.curator.remember(group, tree, leaves)
         if found == "kept" and loan:
             self._new_loans.append(loan)
             self._loans[id(tree)] = tree, loan
+        if found == "kept" and self.curator.rules.members is not None:
+            self._members[id(tree)] = tree, members
         return found == "kept"
 
     def _withdraw(self, key: str, tree: Tree) -> None:
@@ -208,6 +217,7 @@ class GatedCuration:
         self._judged = [judged for judged in self._judged if judged.group.key != key]
         self._new_loans = [loan for loan in self._new_loans if loan.group != key]
         self._loans.pop(id(tree), None)
+        self._members.pop(id(tree), None)
 
     @property
     def _dropped(self) -> int:
@@ -220,11 +230,11 @@ class GatedCuration:
             "tasks nearer to what the policy can do, or set curation.filter.short: train"
         )
 
-    def _with_loan(self, tree: Tree, loan: Loan | None) -> Tree:
-        if loan is None:
-            return tree
-        branch = self.curator.branches[loan.ref]
-        return with_branch(tree, branch, sample=loan.result.sample, age=loan.age)
+    def _as_it_trains(self, tree: Tree, loan: Loan | None, members: frozenset[int] | None) -> Tree:
+        if loan is not None:
+            branch = self.curator.branches[loan.ref]
+            tree = with_branch(tree, branch, sample=loan.result.sample, age=loan.age)
+        return tree if members is None else with_members(tree, members)
 
     def _forget(self) -> None:
         flying = {id(task) for task in self.flying()}

@@ -1,9 +1,9 @@
-"""A stored trajectory put into the tree of a later group of its task."""
+"""Trajectories put into a tree, and taken out of one: always into a copy."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from agentrl.trajectory import Leaf, Node, Tree
+from agentrl.trajectory import Leaf, Node, Tree, reward_of
 
 AGE = "borrowed_age"
 """The reward component that marks a lent trajectory: by how many versions it is older."""
@@ -35,6 +35,14 @@ def with_branch(tree: Tree, branch: Branch, *, sample: int, age: int) -> Tree:
     components = {**branch.leaf.components, AGE: float(age)}
     copy.end(replace(branch.leaf, node=at, sample=sample, components=components, root=None))
     return copy
+
+
+def with_members(tree: Tree, samples: Collection[int]) -> Tree:
+    """Return a tree with these trajectories and those that failed; node ids are the same."""
+    kept = [
+        leaf for leaf in tree.leaves if leaf.sample in samples or reward_of(leaf.outcome) is None
+    ]
+    return tree if len(kept) == len(tree.leaves) else _copy(tree, kept)
 
 
 def _copy(tree: Tree, leaves: Iterable[Leaf]) -> Tree:

@@ -8,6 +8,7 @@ from agentrl.errors import ConfigError
 from agentrl.rollout.curation.allocation import Allocation, Dars, Dart, Fixed
 from agentrl.rollout.curation.cdas import Cdas
 from agentrl.rollout.curation.dapo import DynamicSampling
+from agentrl.rollout.curation.members import Balanced
 from agentrl.rollout.curation.sampling import Sampler, Uniform
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
@@ -23,6 +24,8 @@ class Curation:
     allocation: Allocation = field(default_factory=Fixed)
     filter: DynamicSampling | None = None
     pool: SuccessPool | None = None
+    members: Balanced | None = None
+    """Which trajectories of a group train; None is all."""
     steps: HighEntropySteps | None = None
     success_above: float = 0.0
     """A reward above this is a success, for length caps and the pool."""
@@ -40,6 +43,7 @@ SLOTS: Mapping[str, Mapping[str, Callable[..., Any] | None]] = {
     "allocation": {"fixed": Fixed, "dart": Dart, "dars": Dars},
     "filter": {"none": None, "dapo": DynamicSampling},
     "pool": {"none": None, "success": SuccessPool},
+    "members": {"all": None, "balanced": Balanced},
     "steps": {"all": None, "high_entropy": HighEntropySteps},
 }
 """Every method by slot and name."""
@@ -162,10 +166,21 @@ CONFLICTS: tuple[Conflict, ...] = (
         "curation.pool.max_age to at most rollout.max_age",
     ),
     Conflict(
-        lambda r, a: r.success_above != 0 and r.pool is None and not _caps_turns(r),
-        "curation.success_above says what a success is to the pool and to DART's turn caps, and "
-        "neither is there; leave it out, or set curation.pool.name: success or "
-        "curation.allocation.name: dart",
+        lambda r, a: (
+            r.members is not None
+            and r.filter is not None
+            and r.members.most < r.filter.min_valid <= a.group_size
+        ),
+        "curation.members.most is below curation.filter.min_valid, so no group is ever kept; raise "
+        "curation.members.most, or lower curation.filter.min_valid",
+    ),
+    Conflict(
+        lambda r, a: (
+            r.success_above != 0 and r.pool is None and r.members is None and not _caps_turns(r)
+        ),
+        "curation.success_above says what a success is to the pool, to curation.members and to "
+        "DART's turn caps, and none of them is there; leave it out, or set curation.pool.name: "
+        "success or curation.allocation.name: dart",
     ),
     Conflict(
         lambda r, a: isinstance(r.allocation, Dart) and r.allocation.minimum > a.group_size,
