@@ -2,8 +2,8 @@
 
 Mutants seen caught: one fewer kept; no success or no failure held; short successes left out, or a
 failure of just enough turns; what a success is ignored; one draw for all groups; failures taken out
-of trees; what is left out counted as trained; the verdict on the whole group; trees not cut, here or
-behind the gate; a loan that is no member; a group that waits behind the gate forgotten.
+of trees; what is left out counted as trained; the verdict on the whole group; trees not cut, here
+or behind the gate; a loan that is no member; a group that waits behind the gate forgotten.
 """
 
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """The configs that train on desktops mean what their docs say. Nothing is started here.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught, in the configs: another cap, share of steps, threshold or mode; too few tasks
+to come back; fewer desktops than episodes, or fewer turns; deadlines below those of a desktop.
 """
 
 from pathlib import Path
