@@ -144,7 +144,7 @@ def test_a_group_that_is_left_with_one_outcome_is_dropped_by_the_filter() -> Non
 
 def test_a_loan_is_a_member_like_any_success() -> None:
     rules = Curation(members=Balanced(most=2), filter=DynamicSampling(), pool=SuccessPool())
-    who = curator(rules, tasks=2)
+    who = curator(rules, tasks=2, group_size=16)
     first: Score = lambda step, task, sample: float(step == 0 and sample == 1)  # noqa: E731
     run(who, 2, first)
     curated, _ = run(who, 2, first)

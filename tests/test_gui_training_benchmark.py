@@ -1,8 +1,8 @@
 """What the benchmark of training on desktops reads out of runs, and what it plays.
 
 Mutants seen caught: time outside of the window counted, or taken off; one desktop for all; an
-episode forgotten by the next reset, or a fork that is its parent's; the first step's tokens counted; a
-small policy's replies; a trainer that costs as much as the engine; a ratio upside down.
+episode forgotten by the next reset, or a fork that is its parent's; the first step's tokens
+counted; a small policy's replies; a trainer that costs as much as the engine; a ratio upside down.
 """
 
 import json
