@@ -8,9 +8,11 @@
     ├── ToolError              the tool refuses; its text is the model's answer (not a failure)
     └── RolloutError           one trajectory broke; recorded on it, never a reward
         ├── EnvError           the environment raised, or missed a deadline
+        │   └── WorldLost      what held its world is gone; it can be made again elsewhere
         ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
         ├── SandboxError       the sandbox is gone or broke its protocol
         ├── EngineError        the policy engine raised, or missed a deadline
+        │   └── EngineLost     the engine is gone, with the request; it can be asked for again
         └── CancelledRollout   somebody stopped the trajectory on purpose
 
 Extension code raises plain Python errors. `blame` attributes them; the episode runner records them
@@ -61,6 +63,10 @@ class EnvError(RolloutError):
     kind = "env"
 
 
+class WorldLost(EnvError):
+    """What held the world is gone, a worker or its machine; the environment did nothing wrong."""
+
+
 class ToolFailure(RolloutError):
     """A tool raised something other than `ToolError`, or missed a deadline."""
 
@@ -77,6 +83,10 @@ class EngineError(RolloutError):
     """The policy engine raised or missed a deadline."""
 
     kind = "engine"
+
+
+class EngineLost(EngineError):
+    """The engine is gone, and with it what a request had sampled; the request did nothing wrong."""
 
 
 class CancelledRollout(RolloutError):

@@ -377,6 +377,7 @@ class _Loop:
             **cap_figures(group.order for group in batch.groups),
             **curated.figures,
             **self.gate.figures(),
+            **(self.rollouts.rebuilt.figures() if self.rollouts.rebuilds else {}),
             **(self.drafts.figures() if self.drafts else {}),
             **(self.record.figures() if self.record else {}),
         }

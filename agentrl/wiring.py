@@ -216,6 +216,8 @@ def rollouts(
         fork_s=config.rollout.fork_s,
         stall_s=config.rollout.stall_s,
         entropies=config.curation.steps.name == "high_entropy",
+        # In this process nothing holds a world that could be lost without the run.
+        rebuilds=0 if config.cluster.kind == "local" else config.rollout.retries,
     )
 
 

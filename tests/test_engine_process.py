@@ -19,7 +19,7 @@ from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import ProcessEngine, Replicas
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import GenerateRequest
 from agentrl.testing.engine import check_engine
 from tests.conftest import child_commands
@@ -82,7 +82,7 @@ async def test_a_dead_process_fails_its_requests_and_is_replaced(recipe: EngineR
         running = asyncio.create_task(engine.generate(request(2, 900)))
         await asyncio.sleep(0)
         first = kill(engine)
-        with pytest.raises(EngineError, match=f"process {first} is gone"):
+        with pytest.raises(EngineLost, match=f"process {first} is gone"):
             await running
         # Whoever asks next waits for the replacement, which has the newest weights.
         again = await asyncio.gather(*(engine.generate(request(1)) for _ in (1,)))

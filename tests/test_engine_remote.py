@@ -30,7 +30,7 @@ from agentrl.engine.remote.wire import (
     scores_frame,
 )
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.message import Image, ImageSpan
 from agentrl.policy import (
     Completion,
@@ -309,7 +309,7 @@ async def test_a_silent_server_is_an_engine_failure() -> None:
         calls = [engine.generate(long()), engine.pause(), engine.load({}, 1)]
         async with asyncio.timeout(DEADLINE_S):
             ends = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(end) for end in ends] == [EngineError] * 3
+        assert [type(end) for end in ends] == [EngineLost] * 3
         assert "said nothing for" in str(ends[0])
         await engine.close()
 

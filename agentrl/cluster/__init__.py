@@ -1,5 +1,10 @@
-"""The same parts on many machines: environments in workers, which Ray starts and places.
+"""The same parts on many machines: environments and engines in actors, which Ray starts and places.
 
-`host.py` is what a worker does, and knows nothing of Ray; `env.py` an environment here whose world
-is there; `fleet.py` has the workers as their caller sees them, `ray_workers.py` as actors.
+                 environments                           engines
+    here         env.py: the world is there; fleet.py   ray_engines.py; requests go over sockets of
+                                                        engine/remote, weights by freight.py
+    there        host.py, which knows nothing of Ray    engine_host.py, which knows nothing of Ray
+    between      ray_workers.py                         ray_engines.py
+
+`connection.py` is how Ray is reached. Lost worlds are made again in rollout/rebuilding.py.
 """

@@ -8,7 +8,7 @@ from typing import Any, Self
 from agentrl.cluster.fleet import Berth, Fleet, Worker, WorkerDied
 from agentrl.cluster.host import Method, Raised
 from agentrl.env import Action, Env, ForkStrategy, GoldPlayer, Info, Observation, Step
-from agentrl.errors import EnvError
+from agentrl.errors import WorldLost
 from agentrl.message import Message
 from agentrl.task import Split, Task
 
@@ -18,7 +18,7 @@ CANCEL_S = 20.0
 class RemoteEnv:
     """An environment like `local`, which is never reset: the world is in a worker of `fleet`.
 
-    A worker that dies fails what it was doing (`EnvError`); the next reset has another worker.
+    A worker that dies fails what it was doing (`WorldLost`); the next reset has another worker.
     """
 
     fork_strategy: ForkStrategy
@@ -95,7 +95,7 @@ class RemoteEnv:
             self._fleet.died(berth, worker)
             self._fleet.free(berth)
             self._berth = self._worker = None
-            raise EnvError(f"{method}: the worker died: {error}") from error
+            raise WorldLost(f"{method}: the worker died: {error}") from error
         if isinstance(answer, Raised):
             raise answer.error()
         return answer

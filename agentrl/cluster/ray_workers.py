@@ -1,13 +1,13 @@
 """Workers as actors of Ray, which starts them on the machines it has."""
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from agentrl.cluster.connection import connected, first_line
 from agentrl.cluster.env import RemoteEnv
 from agentrl.cluster.fleet import Fleet, WorkerDied
 from agentrl.cluster.host import Belongings, EnvHost, Method
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 CALLS_AT_ONCE = 10_000
 """Of one actor; what holds trajectories back is `rollout.concurrency`."""
 END_S = 60.0
-KNOCK_S = 10.0
-"""How long a cluster's address may take to be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class RayWorker:
         try:
             return await reference
         except RayActorError as error:
-            raise WorkerDied(str(error).strip().partition("\n")[0]) from error
+            raise WorkerDied(first_line(error)) from error
         except RayError as error:
             raise WorkerDied(f"Ray: {error}") from error
 
@@ -92,19 +90,17 @@ async def ray_envs(
 ) -> AsyncGenerator[Callable[[], Env]]:
     """Make environments whose worlds are in actors of Ray, which end with the block.
 
-    Connects to `section.address`, or starts Ray on this machine and ends it too, unless this
-    process is connected already. `ConfigError` where Ray is not installed or cannot be reached.
+    See `connected` for how Ray is reached, and what it raises.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            "cluster.kind is 'ray', and Ray is not installed; pip install 'agentrl[ray]'"
-        ) from error
-    begun = not ray.is_initialized()
-    if begun:
-        # Not in a thread: Ray's own processes end with the thread that started them.
-        _connect(section.address)
+    with connected(section):
+        async with _fleet_of(section, make_env) as fleet:
+            yield lambda: RemoteEnv(make_env(), fleet)
+
+
+@asynccontextmanager
+async def _fleet_of(
+    section: "ClusterSection", make_env: Callable[[], Env]
+) -> AsyncGenerator[Fleet]:
     belongings = Belongings(sandbox=sandbox_settings(), run_id=run_id())
     fleet = Fleet(
         partial(RayWorker.start, make_env, belongings, cpus=section.worker_cpus),
@@ -114,18 +110,9 @@ async def ray_envs(
     )
     try:
         await _open(fleet, section)
-        yield lambda: RemoteEnv(make_env(), fleet)
+        yield fleet
     finally:
         await fleet.close()
-        if begun:
-            ray.shutdown()
-
-
-def _knock(address: str | None) -> None:
-    """Raise `OSError` where nobody listens: Ray itself would wait for minutes."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
 
 
 async def _open(fleet: Fleet, section: "ClusterSection") -> None:
@@ -144,22 +131,4 @@ async def _open(fleet: Fleet, section: "ClusterSection") -> None:
         raise ConfigError(
             f"a worker for environments could not be started: {error}; the same packages must be "
             "installed on every machine of the cluster"
-        ) from error
-
-
-def _connect(address: str | None) -> None:
-    import ray
-
-    try:
-        _knock(address)
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            include_dashboard=False if address is None else None,
-            configure_logging=False,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"no Ray cluster answers at cluster.address = {address!r}: {error}; start one with "
-            "`ray start --head`, or leave the address out for one on this machine"
         ) from error

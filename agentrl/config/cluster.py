@@ -1,4 +1,4 @@
-"""The section of a config that says where environments run."""
+"""The section of a config that says where environments and engines run."""
 
 from typing import Literal
 
@@ -8,17 +8,26 @@ from agentrl.config.section import Section
 
 
 class ClusterSection(Section):
-    """Where environments run: in this process, or in workers that Ray places."""
+    """Where environments and engines run: here, or in actors that Ray places."""
 
     kind: Literal["local", "ray"] = "local"
-    """`local` runs them in this process, `ray` in actors of Ray (docs/cluster.md)."""
+    """`local` runs environments in this process and `engine.processes` on this machine; `ray` runs
+    both in actors of Ray (docs/cluster.md)."""
     address: str | None = None
     """Of the Ray cluster; `auto` finds the one this machine belongs to, none starts one here."""
     workers: PositiveInt = 2
-    """Actors; each holds as many environments as come to it, with pools of its own."""
+    """Actors for environments; each holds as many as come to it, with pools of its own."""
     worker_cpus: PositiveFloat = 1.0
     """CPUs that Ray sets aside for one."""
     start_s: PositiveFloat = 120.0
-    """Deadline for the workers to be there, and for the replacement of a dead one."""
+    """Deadline for the cluster to have room, for the workers to be there, and for the replacement
+    of a dead one."""
     max_restarts: int = Field(default=20, ge=0)
     """How many dead workers are replaced before the run gives up."""
+    engine_cpus: PositiveFloat = 1.0
+    """CPUs that Ray sets aside for one of `engine.processes`."""
+    engine_gpus: float = Field(default=0.0, ge=0)
+    """GPUs that it sets aside for one; of 0.5, two share one. With none, engines run on CPUs."""
+    engine_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """How Ray places the engines: on few machines, or on many; the strict ones accept nothing
+    else."""

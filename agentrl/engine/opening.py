@@ -1,6 +1,7 @@
 """From the engine section of a config to an engine."""
 
 import sys
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +42,18 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
         threads=config.run.threads,
         vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
     )
+    if section.processes and config.cluster.kind == "ray":
+        from agentrl.cluster.ray_engines import RayReplicas
+
+        device = "cuda" if config.cluster.engine_gpus else "cpu"
+        return RayReplicas(
+            replace(recipe, device=device),
+            config.cluster,
+            count=section.processes,
+            python=section.python,
+            start_s=section.start_s,
+            max_restarts=section.max_restarts,
+        )
     if section.processes:
         from agentrl.engine.remote import ProcessEngine, Replicas
 

@@ -18,12 +18,14 @@ from agentrl.errors import (
     EngineError,
     EnvError,
     RolloutError,
+    WorldLost,
     blame,
 )
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.chat import Chat, TokenSegment
 from agentrl.rollout.image_window import without_images
 from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
+from agentrl.rollout.rebuilding import Rebuilding
 from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
 from agentrl.task import Task
@@ -129,6 +131,8 @@ class Episode:
     """Whether the entropies of sampled tokens are asked for and kept."""
     record: TrajectoryRecord | None = None
     """Who keeps what happens, before anything else acts on it."""
+    rebuilding: Rebuilding | None = None
+    """Makes a world again that was lost; None, and the trajectory fails with it."""
 
     _at: int | None = None
     _context: list[int] = field(default_factory=list[int])
@@ -273,7 +277,7 @@ class Episode:
             async with asyncio.timeout(self.limits.reset_s):
                 options = {"task": self._task, "sample": self.sample}
                 observation, _ = await self.env.reset(seed=seed, options=options)
-        if self.boundaries is not None:
+        if self.boundaries is not None or self.rebuilding is not None:
             self._history = History.begun(
                 self._task, sample=self.sample, seed=seed, observation=observation
             )
@@ -281,9 +285,7 @@ class Episode:
 
     async def _step(self, tokens: Sequence[int]) -> Step:
         action = self.chat.parse(tokens)
-        with blame(EnvError, f"step of task {self._task.id}"):
-            async with asyncio.timeout(self.limits.step_s):
-                answer = await self.env.step(action)
+        answer = await self._answer(action)
         if not math.isfinite(answer[1]):
             raise EnvError(
                 f"step of task {self._task.id}: the reward is {answer[1]}, and a reward must be a "
@@ -293,6 +295,18 @@ class Episode:
             self._history = self._history.after(action, answer)
         self._exchange = (action, answer)
         return answer
+
+    async def _answer(self, action: Action) -> Step:
+        """Have the world answer; one that is lost over it is made again, and asked again."""
+        while True:
+            try:
+                with blame(EnvError, f"step of task {self._task.id}"):
+                    async with asyncio.timeout(self.limits.step_s):
+                        return await self.env.step(action)
+            except WorldLost as lost:
+                if self.rebuilding is None or self._history is None:
+                    raise
+                await self.rebuilding.again(self.env, self._history, lost)
 
     async def _record_step(self, started: float) -> None:
         if self.record is not None and self._exchange is not None:

@@ -13,6 +13,7 @@ from agentrl.rollout.gate.deadline import GateDeadlines
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate, Play
 from agentrl.rollout.gate.seat import Seat
+from agentrl.rollout.rebuilding import Rebuilding, Rebuilt
 from agentrl.rollout.recorder import Recorder, Stand
 from agentrl.rollout.repeats import Repeats
 from agentrl.rollout.replay import replay
@@ -41,6 +42,10 @@ class Rollouts:
     """The run stops when nothing at all has moved for so long."""
     entropies: bool = False
     """Whether the entropies of sampled tokens are kept."""
+    rebuilds: int = 0
+    """How often a trajectory's world that was lost is made again; then it fails."""
+    rebuilt: Rebuilt = field(default_factory=Rebuilt)
+    """What has been lost and made again."""
 
     async def collect(
         self,
@@ -148,6 +153,7 @@ class Rollouts:
             begin=None if world is None or seat.stand is None else place_of(seat.tree, seat.stand),
             entropies=self.entropies,
             record=seat.record,
+            rebuilding=self._rebuilding(seat) if self.rebuilds else None,
         )
 
     async def brought_back(self, seat: Seat) -> Env | None:
@@ -172,6 +178,15 @@ class Rollouts:
                     seat.begins_again(str(error))
                     return None
                 left -= 1
+
+    def _rebuilding(self, seat: Seat) -> Rebuilding:
+        return Rebuilding(
+            lambda: seat.watched(self.make_env()),
+            left=self.rebuilds,
+            reset_s=self.limits.reset_s,
+            step_s=self.limits.step_s,
+            rebuilt=self.rebuilt,
+        )
 
     def _deadlines(self) -> GateDeadlines:
         limits = self.limits

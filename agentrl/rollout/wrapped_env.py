@@ -6,6 +6,25 @@ from typing import Any, Self
 from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
 
 
+def put_in(env: Env, other: Env) -> Env:
+    """Put the inmost world of `other` in the place of that of `env`, and return the latter.
+
+    Both are wrapped. Whoever holds `env` has the other world then.
+    """
+    outer = inmost(env)
+    before, outer.inner = outer.inner, inmost(other).inner
+    return before
+
+
+def inmost(env: Env) -> "WrappedEnv":
+    """Return the wrapper that has a world and no other wrapper inside."""
+    if not isinstance(env, WrappedEnv):
+        raise TypeError(f"a {type(env).__name__} wraps nothing")
+    while isinstance(env.inner, WrappedEnv):
+        env = env.inner
+    return env
+
+
 class WrappedEnv:
     """Passes everything on. A subclass says in `around` how it wraps a copy of the inner world."""
 

@@ -1,6 +1,6 @@
 """An engine on the other side of a socket, as a policy engine here.
 
-Every call ends: with its answer, or with `EngineError` when the connection ends or has been silent
+Every call ends: with its answer, or with `EngineLost` when the connection ends or has been silent
 for `silence_s`. What a request has sampled when that happens is lost with the engine; the episode
 still has the turns before.
 """
@@ -30,7 +30,7 @@ from agentrl.engine.remote.wire import (
     score_frame,
 )
 from agentrl.engine.weights import Weights
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.thread import in_thread
 
@@ -88,6 +88,8 @@ class RemoteEngine(Closing):
         self._ids: dict[str, int] = {}
         self._heard_s = asyncio.get_running_loop().time()
         self._broken: str | None = None
+        self._kind: type[EngineError] = EngineError
+        """Of what requests fail with: lost, unless we have closed it."""
         self._closing = False
         self._tasks = (
             asyncio.create_task(self._listen(), name="agentrl-engine-answers"),
@@ -236,7 +238,7 @@ class RemoteEngine(Closing):
 
     async def _ask(self, number: int, frame: Frame) -> Frame:
         if not self.is_open:
-            raise EngineError(self._broken or f"{self._name} is closed; make a new one")
+            raise self._kind(self._broken or f"{self._name} is closed; make a new one")
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
@@ -283,6 +285,8 @@ class RemoteEngine(Closing):
             await asyncio.sleep(period_s)
 
     def _break(self, why: str) -> None:
+        if self._broken is None:
+            self._kind = EngineLost
         self._fail(why)
         self._writer.transport.abort()
 
@@ -291,7 +295,7 @@ class RemoteEngine(Closing):
             self._broken = f"{why}; make a new one"
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(EngineError(why))
+                answer.set_exception(self._kind(why))
 
 
 def to_safetensors(weights: Mapping[str, Tensor]) -> bytes:

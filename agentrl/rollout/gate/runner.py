@@ -319,6 +319,7 @@ class Gate(Closing):
             now=asyncio.get_running_loop().time,
             segment=self.policy.segment,
             order=self._ledger.order(member),
+            asks_again=self.policy.retries,
             since_s=self._now(),
         )
         self._keeping.started(seat, kept, leaving)

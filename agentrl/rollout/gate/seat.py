@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from agentrl.env import Action, Env, Info, Observation, Step
+from agentrl.errors import EngineLost
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.episode import StoppedTrajectory
 from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
@@ -92,6 +93,8 @@ class Seat:
     """What keeps it."""
     stand: Stand | None = None
     """Where it goes on, if it was kept and not begun again."""
+    asks_again: int = 0
+    """How many more of its requests may be lost with an engine; then it fails."""
     sampler: Sampler | None = None
     """What samples, where it is not the engine itself."""
 
@@ -152,7 +155,19 @@ class Seat:
         self._continues = self._continues or self._finish == "length"
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample behind the gate. Raises `StoppedTrajectory` after the last segment."""
+        """Sample behind the gate; what is lost with its engine is asked for again.
+
+        Raises `StoppedTrajectory` after the last segment.
+        """
+        while True:
+            try:
+                return await self._generate(request)
+            except EngineLost:
+                if self.asks_again == 0:
+                    raise
+                self.asks_again -= 1
+
+    async def _generate(self, request: GenerateRequest) -> Completion:
         if self._turn_is_open and not self._continues:
             self._turn_is_open = False
             self.turns += 1

@@ -1,0 +1,68 @@
+"""The connection to Ray: found, begun, or left as it was."""
+
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.config.cluster import ClusterSection
+
+KNOCK_S = 10.0
+"""How long a cluster's address may take to be reached."""
+
+
+@contextmanager
+def connected(section: "ClusterSection") -> Generator[None]:
+    """Be connected to Ray inside the block.
+
+    Connects to `section.address`, or starts Ray on this machine and ends it too, unless this
+    process is connected already. `ConfigError` where Ray is not installed or cannot be reached.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "cluster.kind is 'ray', and Ray is not installed; pip install 'agentrl[ray]'"
+        ) from error
+    if ray.is_initialized():
+        yield
+        return
+    # Not in a thread: Ray's own processes end with the thread that started them.
+    _connect(section.address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def first_line(error: BaseException) -> str:
+    """Return what Ray says went wrong, without the traces it appends."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _knock(address: str | None) -> None:
+    """Raise `OSError` where nobody listens: Ray itself would wait for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    try:
+        _knock(address)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            include_dashboard=False if address is None else None,
+            configure_logging=False,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at cluster.address = {address!r}: {error}; start one with "
+            "`ray start --head`, or leave the address out for one on this machine"
+        ) from error

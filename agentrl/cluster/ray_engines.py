@@ -1,0 +1,246 @@
+"""Engines as actors of Ray, which finds room for them; requests go over sockets of our own."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from agentrl.cluster.connection import connected, first_line
+from agentrl.cluster.engine_host import EngineHost, Opened
+from agentrl.cluster.freight import Freight
+from agentrl.cluster.host import Raised
+from agentrl.engine.recipe import EngineRecipe
+from agentrl.engine.remote.client import RemoteEngine, connect
+from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
+from agentrl.engine.remote.shared_weights import SharedWeights
+from agentrl.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from agentrl.config.cluster import ClusterSection
+
+CALLS_AT_ONCE = 100
+END_S = 30.0
+"""How long an actor has to end its engine."""
+GIVE_UP_S = 5.0
+"""The same of one that never came to serve; it may not even have been placed."""
+SAID_S = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class RayServed:
+    """One actor, and the engine in the process that it holds."""
+
+    actor: Any
+    opened: Opened
+    engine: RemoteEngine
+    freight: Freight
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in errors."""
+        return f"actor at {self.opened.address}"
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it can be asked."""
+        return self.engine.is_open
+
+    async def load(self, weights: Path | SharedWeights, version: int) -> None:
+        """Have the engine take weights, which come to its machine once for all engines there."""
+        node, freight = self.opened.node, self.freight
+        path = await freight.path(weights, node=node, actor=self.actor)
+        carrier = freight.carrier(node)
+        try:
+            await self.engine.load(path, version)
+        except ValueError:
+            if carrier is None or carrier is self.actor:
+                raise
+            # They may have gone with who carried them.
+            freight.forget(node, carrier)
+            path = await freight.path(weights, node=node, actor=self.actor)
+            await self.engine.load(path, version)
+
+    async def said(self) -> str:
+        """Return the end of what the engine's process has written."""
+        try:
+            async with asyncio.timeout(SAID_S):
+                return await answered(self.actor.said.remote())
+        except (EngineError, TimeoutError):
+            return "nothing that can still be read"
+
+    async def close(self) -> None:
+        """End the engine's requests as aborted, its process, and the actor."""
+        await self.engine.close()
+        self.freight.forget(self.opened.node, self.actor)
+        await _end(self.actor, within_s=END_S)
+
+
+class RayEngine(ReplacedEngine):
+    """One engine in an actor, replaced when it or its machine dies; see `ReplacedEngine`."""
+
+    def __init__(
+        self, recipe: EngineRecipe, section: "ClusterSection", *, index: int, python: str | None,
+        start_s: float, max_restarts: int,
+    ) -> None:  # fmt: skip
+        super().__init__(max_restarts=max_restarts)
+        self._recipe = recipe
+        self._section = section
+        self._index = index
+        self._python = python
+        self._start_s = start_s
+        self.room: Any = None
+        """The placement group; its bundle of our index is ours."""
+        self.freight: Freight | None = None
+
+    async def start(self) -> RayServed:
+        """Start an actor in our place, which Ray moves when its machine is gone."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        assert self.freight is not None, "RayReplicas makes room first"
+        actor_class: Any = ray.remote(EngineHost)
+        actor = actor_class.options(
+            num_cpus=self._section.engine_cpus,
+            num_gpus=self._section.engine_gpus,
+            max_concurrency=CALLS_AT_ONCE,
+            max_restarts=0,  # who replaces it knows the weights, Ray does not
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                placement_group=self.room, placement_group_bundle_index=self._index
+            ),
+        ).remote(self._recipe, where, python=self._python, start_s=self._start_s)
+        try:
+            async with asyncio.timeout(self._start_s):
+                await self.freight.folder_to(actor)
+                opened = await answered(actor.open.remote())
+            if isinstance(opened, Raised):
+                raise opened.error()
+            engine = await connect(opened.address, key=opened.key, start_s=self._start_s)
+        except TimeoutError as error:
+            await _end(actor, within_s=GIVE_UP_S)
+            raise EngineError(
+                f"an engine had no place in the cluster, or was not ready there, within "
+                f"engine.start_s = {self._start_s:g} s; {_there()}"
+            ) from error
+        except BaseException:
+            await _end(actor, within_s=GIVE_UP_S)
+            raise
+        return RayServed(actor, opened, engine, self.freight)
+
+
+class RayReplicas(Replicas):
+    """Engines in actors, as one. Its block has the connection to Ray and the room for them."""
+
+    def __init__(
+        self,
+        recipe: EngineRecipe,
+        section: "ClusterSection",
+        *,
+        count: int,
+        python: str | None,
+        start_s: float,
+        max_restarts: int,
+    ) -> None:
+        self.engines = [
+            RayEngine(
+                recipe,
+                section,
+                index=index,
+                python=python,
+                start_s=start_s,
+                max_restarts=max_restarts,
+            )
+            for index in range(count)
+        ]
+        super().__init__(self.engines)
+        self._recipe = recipe
+        self._section = section
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._stack.enter_context(connected(self._section))
+            room = await self._stack.enter_async_context(_room(self._section, len(self.engines)))
+            freight = Freight(home=where()[1], folder=Path(self._recipe.folder), answered=answered)
+            for engine in self.engines:
+                engine.room, engine.freight = room, freight
+            return await super().__aenter__()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close every engine, give the room back, and leave Ray as it was found. Idempotent."""
+        try:
+            await super().close()
+        finally:
+            await self._stack.aclose()
+
+
+def where() -> tuple[str, str]:
+    """Return the address of this machine, and its name in the cluster."""
+    import ray
+    from ray.util import get_node_ip_address
+
+    return get_node_ip_address(), ray.get_runtime_context().get_node_id()
+
+
+async def answered(reference: Any) -> Any:
+    """Return what a call of an actor returns. Raises `EngineError` when the actor is gone."""
+    from ray.exceptions import RayError
+
+    try:
+        return await reference
+    except RayError as error:
+        raise EngineError(f"the engine's actor is gone: {first_line(error)}") from error
+
+
+@asynccontextmanager
+async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
+    """Have room for engines inside the block: asked for, so that a cluster may grow, and waited
+    for. `ConfigError` when there is none."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    each = {"CPU": section.engine_cpus, "GPU": section.engine_gpus}
+    bundles = [{name: count for name, count in each.items() if count} for _ in range(engines)]
+    room = placement_group(bundles, strategy=section.engine_strategy)
+    try:
+        try:
+            async with asyncio.timeout(section.start_s):
+                await room.ready()
+        except TimeoutError as error:
+            raise ConfigError(
+                f"Ray found no room for {engines} engines of {section.engine_cpus:g} CPUs and "
+                f"{section.engine_gpus:g} GPUs ({section.engine_strategy}) within "
+                f"cluster.start_s = {section.start_s:g} s; {_there()}: lower engine.processes, "
+                "cluster.engine_cpus or cluster.engine_gpus, or raise cluster.start_s where the "
+                "cluster is to grow"
+            ) from error
+        yield room
+    finally:
+        remove_placement_group(room)
+
+
+def _there() -> str:
+    import ray
+
+    has, free = ray.cluster_resources(), ray.available_resources()
+    shown = [f"{has.get(name, 0):g} {name}s, {free.get(name, 0):g} of them free" for name in _SHOWN]
+    return f"the cluster has {' and '.join(shown)}"
+
+
+_SHOWN = ("CPU", "GPU")
+
+
+async def _end(actor: Any, *, within_s: float) -> None:
+    """Have an actor end its process, then end it."""
+    import ray
+
+    try:
+        async with asyncio.timeout(within_s):
+            await answered(actor.close.remote())
+    except (EngineError, TimeoutError):
+        pass
+    finally:
+        ray.kill(actor, no_restart=True)
