@@ -44,6 +44,7 @@ HEAVY = {
 """Seconds of import each, or an optional part: an environment worker starts thousands of times."""
 
 HEAVY_ROOMS = (
+    "agentrl.cluster.engines",
     "agentrl.engine",
     "agentrl.gym.",
     "agentrl.gymnasium_",

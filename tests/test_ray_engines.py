@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from agentrl.chat.tokenizer import train_tokenizer
-from agentrl.cluster.engine_host import EngineHost, Opened
-from agentrl.cluster.freight import Freight
+from agentrl.cluster.engines.freight import Freight
+from agentrl.cluster.engines.host import EngineHost, Opened
 from agentrl.cluster.host import Raised
 from agentrl.config.cluster import ClusterSection
 from agentrl.engine.local import LocalEngine
@@ -99,7 +99,7 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
     import ray
     from ray.cluster_utils import Cluster
 
-    from agentrl.cluster.ray_engines import RayReplicas
+    from agentrl.cluster.engines.replicas import RayReplicas
 
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
@@ -151,7 +151,7 @@ def served(engine: Any) -> Any:
 
 
 def one_here_one_there(replicas: Any) -> list[Any]:
-    from agentrl.cluster.ray_engines import where
+    from agentrl.cluster.engines.replicas import where
 
     home = where()[1]
     engines = sorted(replicas.engines, key=lambda engine: served(engine).opened.node != home)
@@ -168,7 +168,7 @@ def rooms() -> list[dict[str, Any]]:
 async def test_the_contract_holds_and_what_cannot_be_had_says_why(recipe: EngineRecipe) -> None:
     import ray
 
-    from agentrl.cluster.ray_engines import RayReplicas
+    from agentrl.cluster.engines.replicas import RayReplicas
 
     def replicas(made: EngineRecipe, python: str | None = None, **keys: Any) -> RayReplicas:
         return RayReplicas(
@@ -250,7 +250,7 @@ async def test_weights_come_to_a_machine_once_however_many_engines_ask(
     def stored(weights: SharedWeights) -> list[str]:
         return ["reference"]
 
-    monkeypatch.setattr("agentrl.cluster.freight._stored_weights", stored)
+    monkeypatch.setattr("agentrl.cluster.engines.freight._stored_weights", stored)
     freight = Freight(home="home", folder=Path("/none"), answered=answer)
     weights = SharedWeights(tiny("qwen3", 1).state_dict())
     one, two, three = (Carrier(name) for name in ("one", "two", "three"))

@@ -1,6 +1,9 @@
 """Worlds and requests that are lost with what held them: made again, and nobody can tell.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: rebuilds without end; one step replayed too few, or with another seed; no
+history kept; another answer taken for the same; what breaks in a replay taken for the end; the lost
+world left open; every failure of an environment taken for a loss; turns counted wrong, replayed and
+lost; a world put into the outer wrapper.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,6 @@
 """The connection to Ray: found, begun, or left as it was."""
 
+import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,8 +19,9 @@ KNOCK_S = 10.0
 def connected(section: "ClusterSection") -> Generator[None]:
     """Be connected to Ray inside the block.
 
-    Connects to `section.address`, or starts Ray on this machine and ends it too, unless this
-    process is connected already. `ConfigError` where Ray is not installed or cannot be reached.
+    Connects to `section.address`, or to that of `RAY_ADDRESS`, which a submitted job has, or starts
+    Ray on this machine and ends it too, unless this process is connected already. `ConfigError`
+    where Ray is not installed or cannot be reached.
     """
     try:
         import ray
@@ -31,7 +33,7 @@ def connected(section: "ClusterSection") -> Generator[None]:
         yield
         return
     # Not in a thread: Ray's own processes end with the thread that started them.
-    _connect(section.address)
+    _connect(section.address or os.environ.get("RAY_ADDRESS"))
     try:
         yield
     finally:
@@ -56,7 +58,8 @@ def _connect(address: str | None) -> None:
     try:
         _knock(address)
         ray.init(
-            address=address,
+            # Without one, Ray would join whatever cluster it finds on this machine.
+            address=address or "local",
             log_to_driver=False,
             include_dashboard=False if address is None else None,
             configure_logging=False,

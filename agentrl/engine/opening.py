@@ -43,7 +43,7 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
         vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
     )
     if section.processes and config.cluster.kind == "ray":
-        from agentrl.cluster.ray_engines import RayReplicas
+        from agentrl.cluster.engines.replicas import RayReplicas
 
         device = "cuda" if config.cluster.engine_gpus else "cpu"
         return RayReplicas(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from agentrl.cluster.connection import connected, first_line
-from agentrl.cluster.engine_host import EngineHost, Opened
-from agentrl.cluster.freight import Freight
+from agentrl.cluster.engines.freight import Freight
+from agentrl.cluster.engines.host import EngineHost, Opened
 from agentrl.cluster.host import Raised
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine, connect
@@ -200,6 +200,7 @@ async def answered(reference: Any) -> Any:
 async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
     """Have room for engines inside the block: asked for, so that a cluster may grow, and waited
     for. `ConfigError` when there is none."""
+    from ray.exceptions import RayError
     from ray.util.placement_group import placement_group, remove_placement_group
 
     each = {"CPU": section.engine_cpus, "GPU": section.engine_gpus}
@@ -217,6 +218,8 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
                 "cluster.engine_cpus or cluster.engine_gpus, or raise cluster.start_s where the "
                 "cluster is to grow"
             ) from error
+        except RayError as error:
+            raise ConfigError(f"Ray ended while engines waited for room: {error}") from error
         yield room
     finally:
         remove_placement_group(room)
