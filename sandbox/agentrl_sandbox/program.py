@@ -62,13 +62,15 @@ def bubblewrap_options(
     return [*options, *more, "--remount-ro", "/", "--chdir", home]
 
 
-def bounded(name: str, memory_bytes: int) -> Group | None:
+def bounded(name: str, memory_bytes: int, processes: int | None = None) -> Group | None:
     """Return a cgroup for one program and all it starts; None where none can be made."""
     cgroups = Cgroups.find()
     if cgroups is None:
         return None
     try:
-        return cgroups.make(f"{name}-{os.urandom(2).hex()}", Bounds(memory_bytes=memory_bytes))
+        return cgroups.make(
+            f"{name}-{os.urandom(2).hex()}", Bounds(memory_bytes=memory_bytes, processes=processes)
+        )
     except OSError:
         return None  # as where there are none: `agentrl doctor` says so
 

@@ -94,7 +94,7 @@ def prepare(settings: DesktopSettings) -> tuple[list[str], int, Lease, Group | N
         if shutil.which(program) is None or bubblewrap is None:
             raise ConfigError(f"no desktop can be run without {program} in bwrap; {INSTALL}")
     lease = Lease.take("process", f"desktop-{new_mark()}")
-    group = bounded("desktop", settings.memory_bytes)
+    group = bounded("desktop", settings.memory_bytes, settings.processes)
     code = os.memfd_create("desktop")
     os.write(code, archive())
     os.lseek(code, 0, os.SEEK_SET)
@@ -111,6 +111,7 @@ def prepare(settings: DesktopSettings) -> tuple[list[str], int, Lease, Group | N
         more=more,
     )
     size = [f"{settings.width}", f"{settings.height}", f"{settings.open_s}"]
+    size.append(f"{settings.processes}")
     inside = {
         "user_id": own_block().start if os.geteuid() == 0 else None,
         "users": None,

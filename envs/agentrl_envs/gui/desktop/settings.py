@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from agentrl.errors import ConfigError
 
-_POSITIVE = ("desktops", "memory_bytes", "recycle_after", "call_s", "settle_s", "open_s", "start_s")
+_POSITIVE = (
+    *("desktops", "memory_bytes", "processes", "recycle_after"),
+    *("call_s", "settle_s", "open_s", "start_s"),
+)
 _NOT_NEGATIVE = ("warm", "idle_s", "still_s")
 _SIDES = range(64, 8193)
 
@@ -24,6 +27,8 @@ class DesktopSettings:
     """After which a desktop that nobody took again is ended, all but `warm` of them."""
     memory_bytes: int = 2**30
     """Of one desktop with every program on it, where this machine permits cgroups."""
+    processes: int = 1000
+    """On one desktop at most, counting threads; the browser has some two hundred."""
     recycle_after: int = 20
     """Episodes after which a desktop is replaced; one whose programs could run code always is."""
     call_s: float = 20.0

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -227,8 +228,13 @@ class Agent:
 def main() -> None:
     """Start the desktop that the arguments name, greet, and answer until the host hangs up."""
     width, height, start_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    processes = int(sys.argv[4])
+    # Counted in our user namespace, and so also where there is no cgroup.
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     # Programs of the episode have our user id: nobody reads or stops us through /proc or ptrace.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
+    # Python's own handler for this one would end us; ignored it would be ignored by programs too.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     control = socket.socket(fileno=os.dup(0))
     session = Session(width, height, start_s)
     agent = Agent(session)
