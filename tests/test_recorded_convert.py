@@ -15,11 +15,11 @@ import pytest
 from agentrl.errors import ConfigError
 from agentrl.learn.recording import AssistantSaid, Recording, read_recordings
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.convert import __main__ as command
-from agentrl_envs.recorded.convert import android_control, osworld
-from agentrl_envs.recorded.convert.converted import Unusable
-from agentrl_envs.recorded.convert.phone import call_of
-from agentrl_envs.recorded.convert.pyautogui import calls_of
+from agentrl_envs.recorded import convert as command
+from agentrl_envs.recorded.converters import android_control, osworld
+from agentrl_envs.recorded.converters.converted import Unusable
+from agentrl_envs.recorded.converters.phone import call_of
+from agentrl_envs.recorded.converters.pyautogui import calls_of
 from agentrl_envs.recorded.experts import Expert
 
 NODES: list[dict[str, Any]] = [

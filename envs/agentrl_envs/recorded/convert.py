@@ -1,4 +1,4 @@
-"""`python -m agentrl_envs.recorded.convert FORM SOURCE FILE`."""
+"""`python -m agentrl_envs.recorded.convert FORM SOURCE FILE`: what others recorded, as recordings."""
 
 import sys
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ import typer
 
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.learn.recording import Recording, write_recordings
-from agentrl_envs.recorded.convert.android_control import Shown, android_control
-from agentrl_envs.recorded.convert.converted import Converted
-from agentrl_envs.recorded.convert.osworld import osworld
+from agentrl_envs.recorded.converters.android_control import Shown, android_control
+from agentrl_envs.recorded.converters.converted import Converted
+from agentrl_envs.recorded.converters.osworld import osworld
 
 Source = Annotated[Path, typer.Argument(metavar="SOURCE")]
 Target = Annotated[Path, typer.Argument(metavar="FILE", help="The JSONL file to write.")]
@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 def android(
     source: Source,
     file: Target,
-    shown: Annotated[Shown, typer.Option(help="To the policy.")] = "both",
+    shown: Annotated[Shown, typer.Option("--shown", help="To the policy.")] = "both",
 ) -> None:
     """Convert episodes of AndroidControl: a JSON lines file, or a folder of JSON files."""
     _write(android_control(source, shown=shown), file)
@@ -33,9 +33,10 @@ def desktops(
     source: Source,
     file: Target,
     tasks: Annotated[
-        Path | None, typer.Option(help="OSWorld's folder of examples, for their instructions.")
+        Path | None,
+        typer.Option("--tasks", help="OSWorld's folder of examples, for their instructions."),
     ] = None,
-    size: Annotated[str, typer.Option(help="Of the screen, in pixels.")] = "1920x1080",
+    size: Annotated[str, typer.Option("--size", help="Of the screen, in pixels.")] = "1920x1080",
 ) -> None:
     """Convert results of OSWorld: every folder below SOURCE that has a traj.jsonl."""
     wide, _, high = size.partition("x")

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 from agentrl.env import Box
 from agentrl.errors import ConfigError
 from agentrl.learn.recording import RecordedContent, RecordedMessage, Recording
-from agentrl_envs.recorded.convert.converted import (
+from agentrl_envs.recorded.converters.converted import (
     Converted,
     Unusable,
     answers,
@@ -24,7 +24,7 @@ from agentrl_envs.recorded.convert.converted import (
     did,
     some,
 )
-from agentrl_envs.recorded.convert.phone import NAME, SCHEMA, call_of
+from agentrl_envs.recorded.converters.phone import NAME, SCHEMA, call_of
 from agentrl_envs.recorded.pointing import smallest_box
 
 Shown = Literal["axtree", "screenshot", "both"]

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_envs.recorded.convert.converted import Unusable
+from agentrl_envs.recorded.converters.converted import Unusable
 
 Call = dict[str, Any]
 _SPECIAL = {"DONE": "done", "FAIL": "fail", "WAIT": "wait"}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_envs.recorded.convert.converted import Unusable
+from agentrl_envs.recorded.converters.converted import Unusable
 
 NAME = "phone"
 _KINDS = {

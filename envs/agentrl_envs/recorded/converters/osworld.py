@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.learn.recording import RecordedMessage, Recording
 from agentrl.tool_schema import signature_of
-from agentrl_envs.recorded.convert.converted import (
+from agentrl_envs.recorded.converters.converted import (
     Converted,
     Unusable,
     answers,
@@ -21,7 +21,7 @@ from agentrl_envs.recorded.convert.converted import (
     did,
     some,
 )
-from agentrl_envs.recorded.convert.pyautogui import Call, calls_of
+from agentrl_envs.recorded.converters.pyautogui import Call, calls_of
 from agentrl_tools.computer import Computer
 from agentrl_tools.computer.computer import LAST
 
