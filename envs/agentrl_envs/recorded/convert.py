@@ -1,4 +1,4 @@
-"""`python -m agentrl_envs.recorded.convert FORM SOURCE FILE`: what others recorded, as recordings."""
+"""`python -m agentrl_envs.recorded.convert FORM SOURCE FILE`: recordings of what others did."""
 
 import sys
 from collections.abc import Iterator
