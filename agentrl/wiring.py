@@ -251,6 +251,7 @@ def gate_policy(config: RunConfig) -> GatePolicy:
         when_old=section.when_old,
         retries=section.retries,
         min_valid=section.min_valid,
+        rolling=config.engine.rolling,
         segment=None if segment is None else SegmentBudget(**segment.model_dump()),
     )
 

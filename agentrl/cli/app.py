@@ -15,6 +15,7 @@ from agentrl.cli import (
     compare,
     config,
     doctor,
+    engine,
     envs,
     eval,
     export,
@@ -66,6 +67,7 @@ app.command("view")(view.view)
 app.command("watch")(watch.watch)
 app.add_typer(config.app, name="config")
 app.add_typer(trace.app, name="trace")
+app.add_typer(engine.app, name="engine")
 
 
 def _show_reference(wanted: bool) -> None:

@@ -122,6 +122,31 @@ def _mode(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _engines(config: RunConfig) -> Iterator[str]:
+    engine = config.engine
+    count = len(engine.addresses) or engine.processes
+    if engine.addresses and engine.processes:
+        yield (
+            f"engine.processes is {engine.processes} and engine.addresses names "
+            f"{len(engine.addresses)}: engines are made by the run or by others; leave one out"
+        )
+    if engine.addresses and engine.key_file is None:
+        yield (
+            "engine.addresses names engines and engine.key_file no key; they serve nobody without "
+            "one: set it to the file that they were started with"
+        )
+    if engine.rolling and count < 2:
+        yield (
+            f"engine.rolling is true and there is {max(1, count)} engine: no other one could go on "
+            "sampling; set engine.processes to 2 or more, or name more engine.addresses"
+        )
+    if engine.rolling and config.rollout.mode != "async":
+        yield (
+            f"engine.rolling is true and rollout.mode is {config.rollout.mode}, in which nothing "
+            "is sampled while weights are loaded; leave it out, or set rollout.mode: async"
+        )
+
+
 _BALANCED = ("aepo", "arpo", "aepo_paper", "arpo_paper")
 _OF_SOME_TOPOLOGIES = {
     **dict.fromkeys(("split", "beam", "base", "weight", "temperature"), _BALANCED),
@@ -233,6 +258,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _scaling,
     _turn_fits,
     _mode,
+    _engines,
     _branching,
     draft_conflicts,
     curation_conflicts,

@@ -135,12 +135,20 @@ class EngineSection(Section):
     """Longest context, prompt and sampled tokens together."""
     vllm: VllmSection = VllmSection()
     """What `vllm` may use."""
+    addresses: list[str] = Field(default_factory=list[str])
+    """Engines that others serve, each as `host:port` (`agentrl engine serve`), instead of one that
+    the run makes."""
+    key_file: Path | None = None
+    """File with the key that they ask for."""
+    rolling: bool = False
+    """In `async`, with several engines: they take new weights one after the other, and the others
+    go on sampling meanwhile."""
     processes: int = Field(default=0, ge=0)
     """Engines in processes of their own, each with all of `slots`; 0 is one in this process."""
     python: str | None = None
     """Interpreter of those processes, where vLLM has a venv of its own; this one's by default."""
     start_s: PositiveFloat = 600.0
-    """Deadline for such a process to have its engine ready."""
+    """Deadline for such a process, or an address, to have its engine ready."""
     max_restarts: int = Field(default=10, ge=0)
     """How often a process that died is replaced."""
 

@@ -9,7 +9,7 @@ from agentrl.engine.recipe import EngineRecipe
 from agentrl.policy import PolicyEngine
 
 if TYPE_CHECKING:
-    from agentrl.config.run import RunConfig
+    from agentrl.config.run import EngineSection, RunConfig
     from agentrl.first_policy import Policy
 
 
@@ -26,22 +26,30 @@ class ClosingEngine(PolicyEngine, Protocol):
     ) -> None: ...
 
 
+def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineRecipe:
+    """Return what the engine of a config is made of."""
+    section = config.engine
+    return EngineRecipe(
+        kind=section.kind,
+        folder=folder,
+        slots=section.slots,
+        context_tokens=section.context_tokens,
+        dtype=config.policy.dtype,
+        device=device,
+        threads=config.run.threads,
+        vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
+    )
+
+
 def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     """Return the engine a config asks for, with the weights of `policy`.
 
     Raises `ConfigError` where the package behind it is missing or refuses its options.
     """
     section = config.engine
-    recipe = EngineRecipe(
-        kind=section.kind,
-        folder=str(policy.path),
-        slots=section.slots,
-        context_tokens=section.context_tokens,
-        dtype=config.policy.dtype,
-        device=str(policy.model.device),
-        threads=config.run.threads,
-        vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
-    )
+    recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
+    if section.addresses:
+        return engines_at(section)
     if section.processes and config.cluster.kind == "ray":
         from agentrl.cluster.engines.replicas import RayReplicas
 
@@ -68,3 +76,20 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
         ]
         return engines[0] if len(engines) == 1 else Replicas(engines)
     return recipe.open(policy.model, policy.tokenizer, policy.images)
+
+
+def engines_at(section: "EngineSection") -> ClosingEngine:
+    """Return the engines that others serve. Raises `ConfigError` for a key that cannot be read."""
+    from agentrl.engine.remote import AddressEngine, Replicas
+    from agentrl.engine.remote.address import read_key
+
+    key = read_key(section.key_file)
+    alone = len(section.addresses) == 1
+    engines = [
+        # With others there, whoever waits for one that is away is better off with them.
+        AddressEngine(
+            address, key=key, start_s=section.start_s, patience_s=section.start_s if alone else 0.0
+        )
+        for address in section.addresses
+    ]
+    return engines[0] if alone else Replicas(engines)

@@ -50,13 +50,14 @@ def test_a_run_is_that_of_the_local_engine(tmp_path: Path, learn: dict[str, Any]
 
 
 def test_drafts_are_reused_as_with_the_local_engine(tmp_path: Path) -> None:
-    drafts = {"env.task_limit": 4, "rollout.drafts": {"residual": True, "leniency": 1.0}}
+    drafts = {"env.task_limit": 4, "rollout.drafts": {}}
     found = {kind: run(tmp_path / kind, kind, drafts) for kind in ("local", "vllm")}
     local, vllm = (read_metrics(result.folder) for result in found.values())
     assert [line["drafts/saved_tokens"] > 0 for line in vllm] == [False, False, True]
-    for name in ("drafts/saved_tokens", "drafts/found", "reward/mean", "tokens/trained"):
-        assert [line[name] for line in vllm] == pytest.approx([line[name] for line in local]), name
-    assert all(0 < line["engine_gap/max"] < 1e-3 for line in vllm)
+    for name in ("drafts/saved_tokens", "drafts/found", "reward/mean", "engine_gap/max"):
+        assert [line[name] for line in vllm] == pytest.approx(
+            [line[name] for line in local], abs=1e-4
+        ), name
 
 
 def test_a_run_beside_the_trainer(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An engine in another process: the contract over a socket, token ids as typed arrays.
 
     ProcessEngine    owns a process, and replaces one that died     process.py, replaced.py
+    AddressEngine    connects, and again when that is lost          address.py, replaced.py
       RemoteEngine   the contract, on our side of a socket          client.py
         ~~~~ frames: JSON and arrays, nothing that runs code        wire.py, frames.py
       EngineServer   any engine, on the other side                  server.py
@@ -10,12 +11,14 @@ the way (a process that died, a socket that fell silent) is an `EngineError` of 
 flight, so an infrastructure failure and never a reward.
 """
 
+from agentrl.engine.remote.address import AddressEngine
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.process import ProcessEngine
 from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
 from agentrl.engine.remote.server import EngineServer
 
 __all__ = [
+    "AddressEngine",
     "EngineServer",
     "ProcessEngine",
     "RemoteEngine",

@@ -8,8 +8,9 @@ still has the turns before.
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -34,6 +35,8 @@ from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.thread import in_thread
 
+PIECE_BYTES = 2**24
+"""Of weights, in one frame. Ten seconds of a slow network."""
 CLOSE_S = 10.0
 """How long a server has to end what is in flight."""
 
@@ -199,9 +202,18 @@ class RemoteEngine(Closing):
         if not isinstance(weights, Mapping):
             await self._call("load", path=_absolute(weights), to=version)
             return
-        number = next(self._numbers)
-        head = {"call": "load", "path": None, "to": version}
-        await self._ask(number, Frame(head, await in_thread(to_safetensors, weights)))
+        data = memoryview(await in_thread(to_safetensors, weights))
+        await self._send(lambda at: bytes(data[at : at + PIECE_BYTES]), len(data), version)
+
+    async def send(self, file: Path, version: int) -> None:
+        """Take new weights: a file of safetensors here, which is sent piece by piece."""
+        with file.open("rb") as opened:
+
+            def read(at: int) -> bytes:
+                opened.seek(at)
+                return opened.read(PIECE_BYTES)
+
+            await self._send(read, opened.seek(0, os.SEEK_END), version)
 
     async def close(self) -> None:
         """End every request as aborted and let the server go. Idempotent."""
@@ -232,6 +244,14 @@ class RemoteEngine(Closing):
             raise ValueError(f"request {id!r} is in flight already; give each its own id")
         self._ids[id] = next(self._numbers)
         return self._ids[id]
+
+    async def _send(self, read: Callable[[int], bytes], size: int, version: int) -> None:
+        """Send `size` bytes, each piece after the last has arrived: an engine that takes minutes
+        to be sent its weights is heard of all the while."""
+        for at in range(0, size, PIECE_BYTES):
+            head = {"call": "piece", "at": at, "of": size}
+            await self._ask(next(self._numbers), Frame(head, await in_thread(read, at)))
+        await self._call("load", path=None, to=version)
 
     async def _call(self, call: str, **head: Any) -> None:
         await self._ask(next(self._numbers), Frame({"call": call, **head}))

@@ -201,7 +201,15 @@ class Replicas(Router, Closing):
 
     async def load(self, weights: Any, version: int) -> None:
         """Load every engine; their caches are gone, and trajectories find new homes."""
-        await super().load(await in_thread(shared, weights), version)
+        await super().load(await self.prepare(weights), version)
+
+    async def prepare(self, weights: Any) -> Any:
+        """Return a copy of the weights, which all engines are given."""
+        return await in_thread(shared, weights)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens, asked where their trajectory is at home."""
+        return await self._replaced[self.best(request.id, len(request.prompt))].score(request)
 
     async def __aenter__(self) -> Self:
         try:

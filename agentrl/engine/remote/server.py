@@ -34,6 +34,7 @@ from agentrl.engine.remote.wire import (
 )
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
+from agentrl.thread import in_thread
 
 HELLO_S = 30.0
 SILENCE_S = 60.0
@@ -128,6 +129,8 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._pieces = bytearray()
+        """Weights, as far as they have come."""
         self._names: dict[int, str] = {}
         self._do: dict[str, Callable[[Frame], Awaitable[Frame]]] = {
             "generate": self._generate,
@@ -135,6 +138,7 @@ class _Connection:
             "abort": self._abort,
             "pause": self._pause,
             "resume": self._resume,
+            "piece": self._piece,
             "load": self._load,
             "ping": self._ping,
         }
@@ -236,12 +240,25 @@ class _Connection:
             await self._engine.resume()
         return Frame({})
 
+    async def _piece(self, frame: Frame) -> Frame:
+        at, size = frame.head["at"], frame.head["of"]
+        if at == 0:
+            self._pieces.clear()
+        if at != len(self._pieces) or at + len(frame.body) > size:
+            raise ValueError(
+                f"{len(frame.body)} bytes of weights for place {at} of {size}, and "
+                f"{len(self._pieces)} are here; send them in order, from the first"
+            )
+        self._pieces += frame.body
+        return Frame({})
+
     async def _load(self, frame: Frame) -> Frame:
         weights: Any = frame.head["path"]
         if weights is None:
             from safetensors.torch import load
 
-            weights = load(frame.body)
+            sent, self._pieces = bytes(self._pieces), bytearray()
+            weights = await in_thread(load, sent)
         async with self._server.turn:
             await self._engine.load(weights, frame.head["to"])
         return Frame({})

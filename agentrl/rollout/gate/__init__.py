@@ -15,7 +15,8 @@
     which failures are too many             alarm.py
     how far a trajectory goes per step      segments.py
     which of several engines                routing.py
+    which versions engines have             rolling.py
     whether an engine gets new work         health.py
 
-Everything but `runner`, `seat` and `routing` is free of clocks and coroutines.
+Everything but `runner`, `seat`, `rolling` and `routing` is free of clocks and coroutines.
 """

@@ -57,7 +57,7 @@ class Ledger:
         self.dry = False
         """Set by the runner while there is no further task."""
         self._topology = topology or Chains()
-        self._version = version
+        self._version = self._reached = version
         self._waiting = False
         self._groups: dict[int, Group] = {}
         self._ready: list[int] = []
@@ -77,6 +77,7 @@ class Ledger:
         """Return the counts that the modes decide on."""
         return SchedulerState(
             version=self._version,
+            reached=self._reached,
             waiting=self._waiting,
             open=self._open,
             ready=self._ready_count,
@@ -89,6 +90,18 @@ class Ledger:
             to_come=self._to_come,
         )
 
+    def figures(self) -> dict[str, float]:
+        """Return the counts of now, for the metrics."""
+        return {
+            "gate/open_groups": self._open,
+            "gate/ready_groups": self._ready_count,
+            "gate/live": self._live,
+            "gate/queued": self._queued,
+            "gate/restarted": self.restarted,
+            "gate/requeued_groups": self.requeued,
+            "gate/dropped_groups": self.dropped,
+        }
+
     @property
     def groups(self) -> Iterable[Group]:
         """Return the groups that are open or ready."""
@@ -98,11 +111,12 @@ class Ledger:
     def oldest(self) -> int:
         """Return the version of the oldest token that a group has which was not taken.
 
-        It is the current one where none has any: what is sampled from now on is no older.
+        It is the one that every engine has where none has any: what is sampled from now on is no
+        older.
         """
         groups = [*self._groups.values(), *self._held.values()]
         found = [oldest_of(group, member) for group in groups for member in group.members]
-        return min([self._version, *(version for version in found if version is not None)])
+        return min([self._reached, *(version for version in found if version is not None)])
 
     def group(self, number: int) -> Group | None:
         """Return an open, ready or held group."""
@@ -312,13 +326,17 @@ class Ledger:
         self._waiting = False
         return taken
 
-    def publish(self, version: int) -> list[Member]:
+    def publish(self, version: int, *, rolls: bool = False) -> list[Member]:
         """Take a new version; return the trajectories that must end now because they are too old.
+
+        With `rolls` the engines have it later: `reach` says when.
 
         Those that have ended are queued again by this call; live ones when `restart` is called,
         after their coroutines have ended.
         """
         self._version = version
+        if not rolls:
+            self._reached = version
         stop: list[Member] = []
         for due in sorted(key for key in self._by_deadline if key <= version):
             for member in self._by_deadline.pop(due):
@@ -331,6 +349,10 @@ class Ledger:
                 else:
                     stop.append(member)
         return stop
+
+    def reach(self, version: int) -> None:
+        """Note that every engine has a version."""
+        self._reached = version
 
     def restart(self, member: Member) -> bool:
         """Queue a live trajectory again because of its age; False when it has had its chances."""
@@ -376,7 +398,7 @@ class Ledger:
     def _begin(self, member: Member) -> None:
         member.phase = "live"
         if not member.waits:
-            member.born, member.oldest = self._version, None
+            member.born, member.oldest = self._reached, None
             member.begun += 1
         member.waits = False
         self._live += 1

@@ -39,6 +39,10 @@ class Member:
         """Return which try at which trajectory this is."""
         return Attempt(group=self.group, sample=self.sample, number=max(0, self.begun - 1))
 
+    def failed(self, outcome: Failed) -> Leaf:
+        """Return its end as a failure, of which nothing is on the tree."""
+        return Leaf(node=None, outcome=outcome, sample=self.sample)
+
 
 @dataclass(slots=True, eq=False)
 class Group:

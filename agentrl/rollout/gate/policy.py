@@ -44,6 +44,8 @@ class GatePolicy:
     """A group with fewer trajectories that did not fail is never trained."""
     requeues: int = 1
     """How often the task of such a group is tried again as a new group."""
+    rolling: bool = False
+    """In `async`: engines take new weights in turn, and the gate stays open."""
     segment: SegmentBudget | None = None
     """How far a trajectory may get before it waits for the next version."""
 
@@ -66,6 +68,11 @@ class GatePolicy:
             raise ValueError(
                 f"over_provision must be 1 or more, got {self.over_provision}; with less a step "
                 "could never be filled"
+            )
+        if self.rolling and self.mode != "async":
+            raise ValueError(
+                f"rolling is true and mode={self.mode}, in which nothing is sampled while weights "
+                "are loaded; choose mode=async"
             )
         ahead = self.max_staleness if self.mode == "async" else 0
         if self.backlog > ahead:
@@ -130,6 +137,8 @@ class SchedulerState:
     """Whether there is no further task at the moment."""
     held: int = 0
     """Groups of a killed run that wait for the version they came from."""
+    reached: int | None = None
+    """Version that every engine has, where that is not `version`."""
     to_come: int = 0
     """Trajectories that open groups will have and that nothing has begun: branches, mostly."""
 
@@ -143,7 +152,7 @@ def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
         places = policy.concurrency - state.live - state.queued - state.to_come
         wanted = math.ceil(places / policy.group_size)
         allowed = capacity(
-            version=state.version,
+            version=state.version if state.reached is None else state.reached,
             max_staleness=policy.max_staleness,
             batch=policy.groups_per_step,
             accepted=state.accepted,

@@ -44,6 +44,20 @@ def choose_engine(
     return least
 
 
+def freshest(
+    among: Sequence[int], *, versions: Sequence[int], loads: Sequence[float], slack: float
+) -> Sequence[int]:
+    """Return which of `among` a trajectory may begin on: those with the newest weights.
+
+    While only a few have them, each takes up to twice what the least loaded of `among` has, and
+    `slack`; beyond that it begins anywhere. `among` is not empty.
+    """
+    newest = max(versions[index] for index in among)
+    most = 2 * min(loads[index] for index in among) + slack
+    fresh = [i for i in among if versions[i] == newest and loads[i] <= most]
+    return fresh or among
+
+
 def session_of(request_id: str) -> str:
     """Return which trajectory a request belongs to: its id without the turn and what follows."""
     return request_id.rsplit("/", 2)[0]
@@ -56,6 +70,8 @@ class _Home:
     index: int
     tokens: int
     """What its cache covers."""
+    version: int
+    """Of the weights that the cache is of."""
     failed: bool = False
     """Its last request there failed: the next one goes elsewhere."""
 
@@ -88,6 +104,7 @@ class Router:
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._loads = [0] * len(engines)
         self._flying: dict[str, int] = {}
+        self._loading: int | None = None
         self._requests = self._weights = 0
 
     @property
@@ -111,8 +128,8 @@ class Router:
             raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
         session, tokens = self._session(request.id), len(request.prompt)
         weight = self._weighing.weight(tokens)
-        index = self._choose(session, tokens, weight)
-        self._remember(session, _Home(index, tokens))
+        index = self.best(request.id, tokens)
+        self._remember(session, self._home(index, tokens))
         self._loads[index] += weight
         self._flying[request.id] = index
         try:
@@ -120,7 +137,7 @@ class Router:
         finally:
             self._loads[index] -= weight
             del self._flying[request.id]
-        self._remember(session, _Home(index, tokens + len(completion.token_ids)))
+        self._remember(session, self._home(index, tokens + len(completion.token_ids)))
         return completion
 
     async def abort(self, request_id: str) -> None:
@@ -141,6 +158,25 @@ class Router:
         await asyncio.gather(*(engine.load(weights, version) for engine in self._engines))
         self._homes.clear()
 
+    async def prepare(self, weights: Any) -> Any:
+        """Return the weights: whoever gives them leaves them alone until the roll has ended."""
+        return weights
+
+    async def roll(self, prepared: Any, version: int) -> None:
+        """Load the engines one after the other, the least busy of those left first.
+
+        The others sample meanwhile, so versions are mixed: new trajectories go to the freshest,
+        others stay where their cache is until its engine's turn comes.
+        """
+        left = set(range(len(self._engines)))
+        try:
+            while left:
+                self._loading = min(left, key=lambda index: (self._loads[index], index))
+                left.discard(self._loading)
+                await self._engines[self._loading].load(prepared, version)
+        finally:
+            self._loading = None
+
     async def close(self) -> None:
         """Close every engine. Idempotent."""
         await asyncio.gather(*(engine.close() for engine in self._engines))
@@ -157,22 +193,32 @@ class Router:
             raise
         except Exception:
             self._health[index] = self._health[index].failed(request.id, self._rule, now_s())
-            self._remember(self._session(request.id), _Home(index, 0, failed=True))
+            self._remember(self._session(request.id), self._home(index, 0, failed=True))
             raise
         self._health[index] = self._health[index].answered()
         return completion
 
-    def _choose(self, session: str, tokens: int, weight: int) -> int:
-        home = self._homes.get(session)
+    def best(self, request_id: str, tokens: int) -> int:
+        """Return which engine a request of so many prompt tokens is for."""
+        home = self._homes.get(self._session(request_id))
+        weight = self._weighing.weight(tokens)
         self._requests += 1
         self._weights += weight
+        slack = self._weights / self._requests
+        among = self._open_to(home)
+        if home is not None and home.version != self._engines[home.index].version:
+            home = None  # new weights forget what is cached
+        if home is None:
+            versions = [engine.version for engine in self._engines]
+            calm = [index for index in among if index != self._loading] or among
+            among = freshest(calm, versions=versions, loads=self._loads, slack=slack)
         return choose_engine(
             self._loads,
-            among=self._open_to(home),
+            among=among,
             weight=weight,
             home=None if home is None else home.index,
             cached=0.0 if home is None else min(1.0, home.tokens / max(1, tokens)),
-            slack=self._weights / self._requests,
+            slack=slack,
         )
 
     def _open_to(self, home: _Home | None) -> Sequence[int]:
@@ -182,6 +228,9 @@ class Router:
         among = well or [*range(len(self._engines))]
         elsewhere = [i for i in among if home is None or not home.failed or i != home.index]
         return elsewhere or among
+
+    def _home(self, index: int, tokens: int, *, failed: bool = False) -> _Home:
+        return _Home(index, tokens, self._engines[index].version, failed=failed)
 
     def _remember(self, session: str, home: _Home) -> None:
         self._homes[session] = home

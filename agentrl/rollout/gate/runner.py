@@ -30,6 +30,7 @@ from agentrl.rollout.gate.ledger import Ledger
 from agentrl.rollout.gate.member import Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.redundancy import LengthBias
+from agentrl.rollout.gate.rolling import Roll
 from agentrl.rollout.gate.running import Running, check_moving, end_overdue
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.gate.watchdog import Activity, name_all
@@ -79,6 +80,10 @@ class Gate(Closing):
         self._on_stuck = on_stuck
         self._ledger = Ledger(policy, topology=self._topology, version=version, first=first_group)
         self._keeping = Keeping(recorder)
+        self._roll = None
+        if policy.rolling:
+            load_s = self._deadlines.load_s
+            self._roll = Roll(engine, load_s, reached=self._reached, failed=self._fail)
         self._rates = OutcomeRates(alarms or Alarms())
         self._bias = LengthBias()
         self._trees: dict[int, Tree] = {}
@@ -132,12 +137,17 @@ class Gate(Closing):
     async def load(self, weights: Any, version: int) -> None:
         """Load new weights behind a closed gate; what has become too old begins again.
 
-        In `async` the gate opens again at once, else with the next `batch`.
+        In `async` the gate opens again at once, else with the next `batch`. Engines that roll take
+        them in turn behind an open one, and this returns before they have.
         """
-        await self._shut()
-        async with Deadline(self._deadlines.load_s, f"loading version {version}"):
-            await self.engine.load(weights, version)
-        for member in self._ledger.publish(version):
+        if self._roll is None:
+            await self._shut()
+            async with Deadline(self._deadlines.load_s, f"loading version {version}"):
+                await self.engine.load(weights, version)
+        else:
+            await self._roll.settle()
+            await self._roll.begin(weights, version)
+        for member in self._ledger.publish(version, rolls=self._roll is not None):
             self._restart(member)
         for number in [n for n in self._trees if self._ledger.group(n) is None]:
             # It has expired and is in no batch any more.
@@ -146,12 +156,15 @@ class Gate(Closing):
         self._admit()
         if not self.policy.closes_between_steps:
             self._open.set()
-        self._next_segment()
+        if self._roll is None:
+            self._next_segment()
         self._pump()
 
     @asynccontextmanager
     async def held(self) -> AsyncGenerator[None]:
         """Keep the gate closed inside the block, in which the engine serves somebody else."""
+        if self._roll is not None:
+            await self._roll.settle()
         was_open = self._open.is_set()
         await self._shut()
         try:
@@ -170,18 +183,12 @@ class Gate(Closing):
 
     def figures(self) -> dict[str, float]:
         """Return what the gate has done so far, for the metrics."""
-        state = self._ledger.state
         return {
-            "gate/open_groups": state.open,
-            "gate/ready_groups": state.ready,
-            "gate/live": state.live,
-            "gate/queued": state.queued,
-            "gate/restarted": self._ledger.restarted,
-            "gate/requeued_groups": self._ledger.requeued,
-            "gate/dropped_groups": self._ledger.dropped,
+            **self._ledger.figures(),
             "gate/retried": self._counts["retried"],
             "gate/stuck": self._counts["stuck"],
             **{f"failure_rate/{kind}": rate for kind, rate in self._rates.rates().items()},
+            **(self._roll.figures() if self._roll else {}),
             **self._bias.figures(),
             **self._topology.figures(),
         }
@@ -200,12 +207,11 @@ class Gate(Closing):
         self._closed = True
         if self._watchdog is not None:
             self._watchdog.cancel()
+            self._ending.add(self._watchdog)
         tasks = [run.task for run in self._running.values()]
         for task in tasks:
             task.cancel()
         waits: list[asyncio.Task[Any]] = [*tasks, *self._ending]
-        if self._watchdog is not None:
-            waits.append(self._watchdog)
         if waits:
             _, left = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
             if left:
@@ -216,6 +222,8 @@ class Gate(Closing):
         for task in waits:
             self._forget(task)
         self._running.clear()
+        if self._roll is not None:
+            await self._roll.close()
         await self._topology.close()
 
     # --- what a seat calls ------------------------------------------------------------------------
@@ -270,6 +278,12 @@ class Gate(Closing):
             # Its group is complete or dropped without it, and it has not noticed yet.
             return Member(seat.attempt.group, seat.attempt.sample, phase="stopped")
         return group.members[seat.attempt.sample]
+
+    def _reached(self, version: int) -> None:
+        """Note that every engine has a version: what waits for one goes on."""
+        self._ledger.reach(version)
+        self._next_segment()
+        self._note_change()
 
     def _pump(self) -> None:
         """Open groups and start trajectories as far as the mode allows, and wake `batch`."""
@@ -370,13 +384,13 @@ class Gate(Closing):
             raise error
         if run.restarts:
             if not self._ledger.restart(member):
-                return _failed(member, too_old(member))
+                return member.failed(too_old(member))
             self._keeping.given_up(run.seat, "too old")
             return None
         if not run.task.cancelled():
             return run.task.result()
         why = run.ends_as or Failed("cancelled", "the trajectory was cancelled")
-        return _failed(member, why)
+        return member.failed(why)
 
     def _complete(self, number: int, *, trains: bool) -> None:
         group = self._ledger.group(number)
@@ -484,7 +498,3 @@ class Gate(Closing):
                     )
             except Exception as error:  # noqa: BLE001 - in a task; `batch` raises it
                 self._fail(error)
-
-
-def _failed(member: Member, outcome: Failed) -> Leaf:
-    return Leaf(node=None, outcome=outcome, sample=member.sample)
