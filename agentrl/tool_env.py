@@ -169,12 +169,9 @@ class ToolEnv:
         return self._task, self._toolbox
 
     async def _answer_calls(self, toolbox: Toolbox, action: Action) -> Step:
-        results = [
-            ToolResult(call_id=f"malformed_{i}", name="", content=error, status="error")
-            for i, error in enumerate(action.malformed)
-        ]
+        results = refused(action)
         for call in action.tool_calls:
-            results.append(await toolbox.call(call))  # noqa: PERF401 - in order, one at a time
+            results.append(await toolbox.call(call))
         answers = tuple(result.message for result in results)
         self._messages = (*self._messages, *answers)
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
@@ -216,6 +213,14 @@ def _required_parameters(function: Callable[..., object]) -> int:
         parameter.kind in kinds and parameter.default is inspect.Parameter.empty
         for parameter in inspect.signature(function).parameters.values()
     )
+
+
+def refused(action: Action) -> list[ToolResult]:
+    """Return the answers to the calls of a message that could not be read."""
+    return [
+        ToolResult(call_id=f"malformed_{i}", name="", content=error, status="error")
+        for i, error in enumerate(action.malformed)
+    ]
 
 
 def checked_reward(task: Task, reward: float, *, component: str = "") -> float:

@@ -1,7 +1,7 @@
 """Desktops: Xvfb, a window manager and programs in bubblewrap, driven by their first process."""
 
 from agentrl_envs.gui.desktop.desktop import Desktop, Picture
-from agentrl_envs.gui.desktop.pool import DesktopPool, open_pool
+from agentrl_envs.gui.desktop.pool import DesktopPool
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 
-__all__ = ["Desktop", "DesktopPool", "DesktopSettings", "Picture", "open_pool"]
+__all__ = ["Desktop", "DesktopPool", "DesktopSettings", "Picture"]

@@ -7,13 +7,12 @@ pool.give() ──► its programs end, its files go, it is ready again
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Self
+from typing import Self
 
 from agentrl.errors import EnvError
-from agentrl.scope import shared
 from agentrl_envs.gui.desktop.desktop import Desktop
 from agentrl_envs.gui.desktop.settings import DesktopSettings
+from agentrl_envs.pooled import Chores, Places
 
 _CLOSED = "this pool of desktops is closed; open another one"
 
@@ -23,13 +22,12 @@ class DesktopPool:
 
     def __init__(self, settings: DesktopSettings) -> None:
         self.settings = settings
-        self._places = asyncio.Semaphore(settings.desktops)
+        self._places = Places("desktop", settings.desktops, within_s=settings.open_s)
         self._ready: list[Desktop] = []
         self._used: set[Desktop] = set()
         self._coming = 0
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._chores = Chores()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._closed = False
         self._counts = {"started": 0, "reused": 0, "thrown_away": 0}
 
     @classmethod
@@ -43,36 +41,28 @@ class DesktopPool:
         Raises `EnvError` when none comes free in time or none starts, `ConfigError` when none can
         be run on this machine.
         """
-        if self._closed:
+        if self._chores.closed:
             raise EnvError(_CLOSED)
-        try:
-            async with asyncio.timeout(self.settings.open_s):
-                await self._places.acquire()
-        except TimeoutError as error:
-            raise EnvError(
-                f"no desktop came free within {self.settings.open_s:g} s: all "
-                f"{self.settings.desktops} are in use"
-            ) from error
+        await self._places.take()
         try:
             desktop = await self._one_that_is_ready() or await self._started()
         except BaseException:
-            self._places.release()
+            self._places.give()
             raise
         desktop.served += 1
         self._used.add(desktop)
-        self._in_background(self._warm_up())
+        self._chores.begin(self._warm_up())
         return desktop
 
     async def give(self, desktop: Desktop) -> None:
         """Take a desktop back: for the next episode, or to be thrown away."""
         if desktop in self._used:
             self._used.discard(desktop)
-            self._in_background(self._put_back(desktop), ending=True)
+            self._chores.begin(self._put_back(desktop), ending=True)
 
     async def rest(self) -> None:
         """Wait until the desktops that were given back, and those made ahead, are ready."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.rest()
 
     def figures(self) -> dict[str, int]:
         """Return how many desktops there are and were, for metrics."""
@@ -86,7 +76,7 @@ class DesktopPool:
 
     async def close(self) -> None:
         """End every desktop. Idempotent."""
-        self._closed = True
+        self._chores.closed = True
         for timer in self._timers:
             timer.cancel()
         await self.rest()
@@ -107,7 +97,7 @@ class DesktopPool:
     async def _started(self) -> Desktop:
         desktop = await Desktop.start(self.settings)
         self._counts["started"] += 1
-        if self._closed:
+        if self._chores.closed:
             await desktop.close()
             raise EnvError(_CLOSED)
         return desktop
@@ -119,7 +109,8 @@ class DesktopPool:
     async def _put_back(self, desktop: Desktop) -> None:
         """Clear a desktop; its place is free only then."""
         try:
-            if self._closed or desktop.touched or desktop.served >= self.settings.recycle_after:
+            worn = desktop.touched or desktop.served >= self.settings.recycle_after
+            if worn or self._chores.closed:
                 await self._throw_away(desktop)
             elif desktop.sound and await desktop.clear():
                 self._keep(desktop)
@@ -128,7 +119,7 @@ class DesktopPool:
         except EnvError:
             await self._throw_away(desktop)
         finally:
-            self._places.release()
+            self._places.give()
 
     def _keep(self, desktop: Desktop) -> None:
         """Have a desktop ready, for a while if there are enough."""
@@ -141,14 +132,14 @@ class DesktopPool:
     def _tidy(self) -> None:
         """End what is more than `warm`: those that wait longest."""
         while len(self._ready) > self.settings.warm:
-            self._in_background(self._throw_away(self._ready.pop(0)), ending=True)
+            self._chores.begin(self._throw_away(self._ready.pop(0)), ending=True)
 
     async def _warm_up(self) -> None:
         if self._coming or len(self._ready) >= self.settings.warm:
             return
         self._coming += 1
         try:
-            while not self._closed and len(self._ready) < self.settings.warm:
+            while not self._chores.closed and len(self._ready) < self.settings.warm:
                 if len(self._ready) + len(self._used) >= self.settings.desktops:
                     return
                 self._ready.append(await self._started())
@@ -156,17 +147,3 @@ class DesktopPool:
             return  # whoever needs one will see
         finally:
             self._coming -= 1
-
-    def _in_background(self, work: Coroutine[Any, Any, None], *, ending: bool = False) -> None:
-        if self._closed and not ending:
-            work.close()
-            return
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-async def open_pool(settings: DesktopSettings) -> tuple[DesktopPool, bool]:
-    """Return the desktops of the current scope, or of the caller's own, to be closed by it."""
-    found = await shared(("desktops", settings), lambda: DesktopPool.open(settings))
-    return (await DesktopPool.open(settings), True) if found is None else (found, False)

@@ -13,11 +13,10 @@ ends with its last.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from agentrl.errors import EnvError
-from agentrl.scope import shared
+from agentrl_envs.pooled import Chores, Places
 from agentrl_envs.web.browser.browser import Browser
 from agentrl_envs.web.browser.settings import BrowserSettings
 from agentrl_envs.web.browser.shelf import Place
@@ -36,13 +35,13 @@ class BrowserPool:
     def __init__(self, playwright: "Playwright", settings: BrowserSettings) -> None:
         self.settings = settings
         self._playwright = playwright
-        self._places = asyncio.Semaphore(settings.browsers * settings.episodes)
+        count = settings.browsers * settings.episodes
+        self._places = Places("page", count, within_s=settings.open_s)
         self._browsers: list[Browser | None] = [None] * settings.browsers
         self._starting = [asyncio.Lock() for _ in range(settings.browsers)]
         self._retired: set[Browser] = set()
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._chores = Chores()
         self._homes: dict[Visit, Browser] = {}
-        self._closed = False
 
     @classmethod
     async def open(cls, settings: BrowserSettings) -> Self:
@@ -78,23 +77,16 @@ class BrowserPool:
             place = Place(
                 world.start_url, visit.screen, used_too=world.reusable, stepped=visit.stepped
             )
-            self._in_background(self._prepare(browser, place, world, visit.action_ms))
+            self._chores.begin(self._prepare(browser, place, world, visit.action_ms))
 
     async def _placed(self, place: Place) -> tuple[Visit, bool]:
-        if self._closed:
+        if self._chores.closed:
             raise EnvError(_CLOSED)
-        try:
-            async with asyncio.timeout(self.settings.open_s):
-                await self._places.acquire()
-        except TimeoutError as error:
-            raise EnvError(
-                f"no page came free within {self.settings.open_s:g} s: all "
-                f"{self.settings.browsers * self.settings.episodes} are in use"
-            ) from error
+        await self._places.take()
         try:
             return await self._visit(place)
         except BaseException:
-            self._places.release()
+            self._places.give()
             raise
 
     async def release(self, visit: Visit) -> None:
@@ -102,10 +94,10 @@ class BrowserPool:
         browser = self._homes.pop(visit, None)
         if browser is None:
             return
-        self._places.release()
+        self._places.give()
         browser.visits.discard(visit)
         url = visit.world.start_url if visit.world is not None and visit.is_reusable() else None
-        self._in_background(self._put_back(browser, visit, url))
+        self._chores.begin(self._put_back(browser, visit, url))
 
     def figures(self) -> dict[str, float]:
         """Return how many browsers and pages there are, for metrics."""
@@ -118,8 +110,7 @@ class BrowserPool:
 
     async def rest(self) -> None:
         """Wait until the pages that were given back, and those made ahead, are ready."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.rest()
 
     def memory_bytes(self) -> int | None:
         """Return what the browsers hold, where cgroups count it."""
@@ -129,12 +120,10 @@ class BrowserPool:
 
     async def close(self) -> None:
         """Close every browser and end Playwright. Idempotent."""
-        if self._closed:
+        if self._chores.closed:
             return
-        self._closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._chores.closed = True
+        await self._chores.cancel()
         running = [*filter(None, self._browsers), *self._retired]
         self._browsers = [None] * len(self._browsers)
         await asyncio.gather(*(browser.close() for browser in running))
@@ -173,9 +162,9 @@ class BrowserPool:
             if browser is not None:
                 self._browsers[slot] = None
                 self._retired.add(browser)
-                self._in_background(self._end_if_idle(browser))
+                self._chores.begin(self._end_if_idle(browser))
             fresh = await Browser.start(self._playwright, self.settings)
-            if self._closed:
+            if self._chores.closed:
                 await fresh.close()
                 raise EnvError(_CLOSED)
             self._browsers[slot] = fresh
@@ -245,18 +234,4 @@ class BrowserPool:
         await self._keep(browser, world.start_url, visit)
 
     def _is_current(self, browser: Browser) -> bool:
-        return browser.alive and not browser.worn and not self._closed
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            work.close()
-            return
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-async def open_pool(settings: BrowserSettings) -> tuple[BrowserPool, bool]:
-    """Return the browsers of the current scope, or of the caller's own, to be closed by it."""
-    found = await shared(("browsers", settings), lambda: BrowserPool.open(settings))
-    return (await BrowserPool.open(settings), True) if found is None else (found, False)
+        return browser.alive and not browser.worn and not self._chores.closed
