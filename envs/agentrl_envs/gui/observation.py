@@ -13,6 +13,7 @@ from agentrl_envs.gui.desktop import Desktop, Picture
 from agentrl_envs.web.observation.look import capped
 from agentrl_envs.web.observation.marks import mark
 from agentrl_envs.web.observation.node import Node
+from agentrl_envs.web.observation.view import check_caps, check_kinds
 
 Kind = Literal["axtree", "screenshot", "marks"]
 """`axtree`: a line per element that matters, with numbers. `screenshot`: the screen as a picture.
@@ -74,14 +75,8 @@ class Wants:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be seen."""
-        unknown = [kind for kind in self.kinds if kind not in KINDS]
-        if unknown or not self.kinds:
-            raise ConfigError(
-                f"observations are of {', '.join(KINDS)}, got {list(self.kinds)}; name one or more"
-            )
-        for name in ("max_nodes", "max_characters", "max_name_characters", "deadline_s"):
-            if (value := getattr(self, name)) <= 0:
-                raise ConfigError(f"{name} must be above 0, got {value}")
+        check_kinds(self.kinds, KINDS)
+        check_caps(self, "max_nodes", "max_characters", "max_name_characters", "deadline_s")
         if not 0 < self.scale <= 1:
             raise ConfigError(f"scale must be above 0 and at most 1, got {self.scale}")
 

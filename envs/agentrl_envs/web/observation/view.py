@@ -1,5 +1,6 @@
 """What is looked at, what is seen, and through what: the values between a page and an agent."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -56,14 +57,8 @@ class Wants:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be seen."""
-        unknown = [kind for kind in self.kinds if kind not in KINDS]
-        if unknown or not self.kinds:
-            raise ConfigError(
-                f"observations are of {', '.join(KINDS)}, got {list(self.kinds)}; name one or more"
-            )
-        for name in ("max_nodes", "max_characters", "max_name_characters", "deadline_s"):
-            if (value := getattr(self, name)) <= 0:
-                raise ConfigError(f"{name} must be above 0, got {value}")
+        check_kinds(self.kinds, KINDS)
+        check_caps(self, "max_nodes", "max_characters", "max_name_characters", "deadline_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +73,18 @@ class View:
     """The lines of the tree, whether it was asked for as text or not."""
     truncated: bool = False
     """Whether a cap left something out; the text then says how much."""
+
+
+def check_kinds(kinds: Sequence[str], known: Sequence[str]) -> None:
+    """Raise `ConfigError` for a kind of observation that there is not, and for none at all."""
+    if not kinds or any(kind not in known for kind in kinds):
+        raise ConfigError(
+            f"observations are of {', '.join(known)}, got {list(kinds)}; name one or more"
+        )
+
+
+def check_caps(wants: object, *names: str) -> None:
+    """Raise `ConfigError` for a cap that lets nothing through."""
+    for name in names:
+        if (value := getattr(wants, name)) <= 0:
+            raise ConfigError(f"{name} must be above 0, got {value}")
