@@ -1,6 +1,5 @@
 """Desktops that break under an episode: recovered from, or an infrastructure failure of it."""
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -18,6 +17,7 @@ from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
 from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
+from agentrl_envs.pooled import Places
 from agentrl_envs.web.observation.reading import read
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
@@ -231,7 +231,7 @@ async def test_a_program_that_does_not_start_is_no_fault_of_the_agent() -> None:
 
 async def test_who_waits_for_a_desktop_waits_so_long() -> None:
     small = DesktopPool(replace(SETTINGS, desktops=1, open_s=1))
-    small._places = asyncio.Semaphore(0)  # pyright: ignore[reportPrivateUsage]
+    small._places = Places("desktop", 0, within_s=1)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(EnvError, match="no desktop came free within 1 s"):
         await small.take()
     await small.close()

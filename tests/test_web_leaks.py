@@ -19,7 +19,7 @@ from tests.web_pages import PagesPack
 async def main():
     env = WebEnv(pack=PagesPack(), browser={"warm": 1})
     await env.reset(seed=0)
-    browser = env._pool._browsers[0]
+    browser = env._holding.now._browsers[0]
     print(json.dumps([browser._command.environ["AGENTRL_LEASE"]]), flush=True)
     await asyncio.sleep(1000)
 
