@@ -54,6 +54,9 @@ def test_darts_modules_are_all_there() -> None:
     assert dart.learn.correction.model_dump() | {"floor": 0.0} == {
         "name": "tis", "level": "token", "cap": 1.0, "floor": 0.0, "normalise": False,
     }  # fmt: skip
+    cluster = dart.cluster
+    cpus = cluster.workers * cluster.worker_cpus + dart.engine.processes * cluster.engine_cpus
+    assert cpus <= 2, "Ray has no more on the machine this is for"
     assert (dart.learn.loss.name, dart.learn.advantage.name) == ("gspo", "grpo")
     policy = gate_policy(dart)
     assert (policy.groups_per_step, policy.group_size, policy.max_staleness) == (8, 8, 1)
