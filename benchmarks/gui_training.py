@@ -55,7 +55,7 @@ class Scale:
     @property
     def name(self) -> str:
         """Return it in words."""
-        return f"{self.desktops} desktops, a step trains {self.train_share:g} of what it decodes"
+        return f"{self.desktops} desktops, trainer {self.train_share:g}"
 
 
 SCALES = tuple(
@@ -104,7 +104,7 @@ def train(mode: str, policy: Path, folder: Path, *, steps: int, round_: int) -> 
     name = f"{mode}-{round_}"
     meter = {
         "env.id": "benchmarks.metered:Metered",
-        "env.kwargs.id": "gui/Form-v0",
+        "env.kwargs.world": "gui/Form-v0",
         "env.kwargs.log": str(folder / f"{name}.meter"),
     }
     keys = {

@@ -42,11 +42,11 @@ class Metered(BaseEnv):
     gold: Callable[[Task, Sequence[Message]], Action]
     """Only there where the other one has a player."""
 
-    def __init__(self, *, id: str, log: str, **kwargs: Any) -> None:
-        """Make the environment `id` with the other arguments."""
+    def __init__(self, *, world: str, log: str, **kwargs: Any) -> None:
+        """Make the environment with the id `world` and the other arguments."""
         self._log = Path(log)
         self._open: _Open | None = None
-        self._wrap(agentrl.make(id, **kwargs))
+        self._wrap(agentrl.make(world, **kwargs))
 
     def _wrap(self, env: Env) -> None:
         self._env = env

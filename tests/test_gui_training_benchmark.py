@@ -17,6 +17,7 @@ from agentrl.config.load import load_config
 from agentrl.env import say
 from agentrl.gold import play_gold
 from agentrl.simulate.trace import TrajectoryCost, TurnCost, trace_of
+from agentrl.wiring import env_factory
 from benchmarks import gui_training, metered
 from benchmarks.gui_training import (
     GROUP,
@@ -75,7 +76,7 @@ async def test_a_metered_environment_plays_as_it_is_and_says_when(
     tmp_path: Path, clock: Callable[[float], None]
 ) -> None:
     log = tmp_path / "log"
-    env = Metered(id="reasoning/ChainSum-v0", log=str(log))
+    env = Metered(world="reasoning/ChainSum-v0", log=str(log))
     task = next(iter(env.tasks("train", seed=0)))
     episode = await play_gold(env, task)
     assert episode.reward == 1.0
@@ -95,7 +96,7 @@ async def test_a_fork_is_an_episode_of_its_own(
     tmp_path: Path, clock: Callable[[float], None]
 ) -> None:
     log = tmp_path / "log"
-    env = Metered(id="reasoning/ChainSum-v0", log=str(log))
+    env = Metered(world="reasoning/ChainSum-v0", log=str(log))
     task = next(iter(env.tasks("train", seed=0)))
     await env.reset(options={"task": task})
     clock(1.0)
@@ -135,6 +136,7 @@ def test_every_mode_is_a_config(tmp_path: Path) -> None:
         for mode in MODES:
             gui_training.train(mode, tmp_path / "first" / "policy", tmp_path, steps=4, round_=0)
     first, sync, decoupled = given
+    assert isinstance(env_factory(sync)(), Metered)
     assert (first.warmstart.guess_fraction, first.warmstart.demonstrations) == (0.0, 24)
     assert (sync.rollout.mode, decoupled.rollout.mode) == ("sync", "async")
     assert sync.env.kwargs | {"log": ""} == decoupled.env.kwargs | {"log": ""}
