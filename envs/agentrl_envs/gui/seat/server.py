@@ -126,7 +126,7 @@ class VncServer:
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(VERSION)
         said = await reader.readexactly(len(VERSION))
-        if not said.startswith(b"RFB 003."):
+        if not (said.startswith(b"RFB 003.") and said[8:11].isdigit()):
             raise BadViewer(f"a viewer that says {said!r}")
         minor = int(said[8:11])
         if minor < 7:
