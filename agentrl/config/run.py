@@ -121,7 +121,7 @@ class VllmSection(Section):
     eager: bool = False
     """Whether to go without CUDA graphs; on a CPU it always does."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Any other argument of vLLM's `EngineArgs`, such as `tensor_parallel_size`."""
+    """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
 
 class EngineSection(Section):

@@ -210,6 +210,8 @@ async def test_it_samples_and_updates_as_it_should(
 async def test_what_it_refuses(folder: Path, tmp_path: Path) -> None:
     from agentrl.engine.vllm import VllmEngine, VllmSettings
 
+    with pytest.raises(ConfigError, match=r"options\.tensor_parallel_size is 2"):
+        VllmSettings(model=folder, options={"tensor_parallel_size": 2})
     with pytest.raises(ConfigError, match="no_such_argument"):
         VllmEngine(VllmSettings(model=folder, options={"no_such_argument": 1}))
     with pytest.raises(ConfigError, match=str(tmp_path)):

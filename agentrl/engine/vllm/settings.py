@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.errors import ConfigError
+
 CPU_CACHE_BYTES = 2**30
+ONE = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Arguments of vLLM that must be 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,4 +33,13 @@ class VllmSettings:
     prefill_tokens: int | None = None
     """At most so many tokens of prompts and samples in one step; vLLM's own choice unless set."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Any other argument of vLLM's `EngineArgs`, such as `tensor_parallel_size`."""
+    """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
+
+    def __post_init__(self) -> None:
+        for name in ONE:
+            if (asked := self.options.get(name, 1)) != 1:
+                raise ConfigError(
+                    f"engine.vllm.options.{name} is {asked!r}: vLLM would compute in processes of "
+                    "its own, where agentrl cannot draw; leave it out, and set engine.processes to "
+                    "have several engines"
+                )
