@@ -402,8 +402,8 @@ class Recorder:
 
 async def test_points_are_where_they_are_on_a_screen_of_the_formats_size() -> None:
     place_ = Recorder()
-    await perform(gestures(script("pyautogui.click(1920, 540); time.sleep(1)")), place_)
-    click = {"x": 959, "y": 270, "button": "left", "times": 1, "keys": []}
+    await perform(gestures(script("pyautogui.click(480, 540); time.sleep(1)")), place_)
+    click = {"x": 240, "y": 270, "button": "left", "times": 1, "keys": []}
     assert place_.asked == [("click", click), ("settle", {})]
 
 

@@ -1,0 +1,165 @@
+"""What a desktop costs: to start, to clear, to begin a task on, to look at, and in memory.
+
+A task of each program is begun on a desktop that is ready, its first action done, and the desktop
+given back. A reset is taken apart: the programs' start until the screen rests is most of it. Steps
+move the mouse, so what they cost is to wait until the screen rests (`still_s` of it by itself) and
+to look. Memory is PSS: a page that several processes share counts once over all of them. Wall
+seconds: what is waited for is programs, and a busy machine makes all of it longer.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentrl.env import call
+from agentrl_envs.gui import GuiEnv
+from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
+from agentrl_envs.gui.observation import KINDS
+from agentrl_envs.gui.tasks import template_pack
+from benchmarks.browsing.times import middle_ms, timed
+from benchmarks.harness import Benchmark
+
+TEMPLATES = {
+    "a form": "press",
+    "a dialog": "enter_code",
+    "a text editor": "write_line",
+    "a calculator": "answer_sum",
+    "a spreadsheet": "enter_cell",
+    "a file manager": "rename",
+    "a terminal": "count_lines",
+    "a browser": "web_press",
+}
+CROWDS = (1, 2, 4)
+SETTINGS = DesktopSettings(desktops=8, warm=0, call_s=120, open_s=300, start_s=120)
+
+
+async def begun(env: GuiEnv, template: str) -> float:
+    """Begin a task; return the seconds of its reset."""
+    (task,) = islice(template_pack(templates=[template]).tasks("train", 0), 1)
+    seconds, _ = await timed(env.reset(options={"task": task}))
+    return seconds
+
+
+async def resets(pool: DesktopPool, template: str, count: int) -> tuple[list[float], int]:
+    """Return the seconds of resets on desktops that are ready, and the PSS with the program."""
+    env = GuiEnv(pack=template_pack(templates=[template]), desktop=pool)
+    seconds, held = list[float](), 0
+    for _ in range(count):
+        await pool.give(await pool.take())  # one that is ready, where the last was thrown away
+        await pool.rest()
+        seconds.append(await begun(env, template))
+        held = pss_bytes(desktop_of(env))
+        await env.close()
+        await pool.rest()
+    return seconds, held
+
+
+async def steps(pool: DesktopPool, kind: str, count: int) -> list[float]:
+    """Return the seconds of steps that move the mouse, with an observation of one kind."""
+    env = GuiEnv(pack=template_pack(templates=["press"]), desktop=pool, observation=kind)
+    await begun(env, "press")
+    seconds = list[float]()
+    for number in range(count):
+        action = call("computer", action="move", coordinate=[5 + number % 2, 700])
+        seconds.append((await timed(env.step(action)))[0])
+    await env.close()
+    return seconds
+
+
+async def started_and_cleared(count: int) -> tuple[list[float], list[float], int]:
+    """Return the seconds of fresh desktops and of clearing used ones, and the PSS of one."""
+    starts, clears, held = list[float](), list[float](), 0
+    for _ in range(count):
+        seconds, desktop = await timed(Desktop.start(SETTINGS))
+        starts.append(seconds)
+        held = pss_bytes(desktop)
+        await desktop.program(["mousepad"])
+        clears.append((await timed(desktop.clear()))[0])
+        await desktop.close()
+    return starts, clears, held
+
+
+async def crowd(count: int, each: int) -> float:
+    """Return how many episodes of one action a second come of so many at once."""
+    pool = DesktopPool(SETTINGS)
+    envs = [GuiEnv(pack=template_pack(templates=["press"]), desktop=pool) for _ in range(count)]
+
+    async def play(env: GuiEnv) -> None:
+        for _ in range(each):
+            await begun(env, "press")
+            await env.step(call("computer", action="done"))
+            await env.close()
+            await pool.rest()
+
+    await asyncio.gather(*(begun(env, "press") for env in envs))
+    await asyncio.gather(*(env.close() for env in envs))
+    await pool.rest()
+    seconds, _ = await timed(asyncio.gather(*(play(env) for env in envs)))
+    await pool.close()
+    return count * each / seconds
+
+
+def desktop_of(env: GuiEnv) -> Desktop:
+    """Return the desktop of a running episode."""
+    episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
+    return episode.desktop
+
+
+def pss_bytes(desktop: Desktop) -> int:
+    """Return what the processes of a desktop hold, a shared page in equal parts."""
+    started: Any = desktop._started  # pyright: ignore[reportPrivateUsage]
+    wave, total = [int(started.process.pid)], 0
+    while wave:
+        total += sum(map(_pss_bytes, wave))
+        wave = [child for pid in wave for child in _children(pid)]
+    return total
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # it ended while we looked
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        listings = [Path(f"/proc/{pid}/task/{one}/children").read_text() for one in threads]
+    except OSError:
+        return []
+    return [int(child) for listing in listings for child in listing.split()]
+
+
+async def desktops(bench: Benchmark, counts: Sequence[int]) -> None:
+    """State everything; `counts` are repetitions of starts, of resets and of steps."""
+    starts, clears, held = await started_and_cleared(counts[0])
+    bench.row("start, a desktop without programs", middle_ms(starts), unit="ms")
+    bench.row("clear, a desktop with an editor", middle_ms(clears), unit="ms")
+    bench.row("memory, a desktop without programs", held / 1e6, unit="MB")
+    pool = DesktopPool(SETTINGS)
+    for name, template in TEMPLATES.items():
+        seconds, held = await resets(pool, template, counts[1])
+        bench.row(f"reset, {name}", middle_ms(seconds), unit="ms")
+        bench.row(f"memory, with {name}", held / 1e6, unit="MB")
+    for kind in KINDS:
+        seconds = await steps(pool, kind, counts[2])
+        bench.row(f"step, {kind}", middle_ms(seconds), unit="ms")
+    await pool.close()
+    for count in CROWDS:
+        bench.row(f"{count} at once", await crowd(count, counts[1]), unit="episodes/s")
+
+
+def main() -> None:
+    """Measure everything and state it."""
+    bench = Benchmark.from_command_line("gui", __doc__)
+    asyncio.run(desktops(bench, (2, 2, 5) if bench.quick else (8, 8, 30)))
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
