@@ -1,9 +1,4 @@
-"""Engines that others serve: found, lost, found again; a run over two of them, in turn.
-
-Mutants seen caught: weights that one missed while it was away; what is loaded meanwhile forgotten;
-one that is away waited for though others are there; a wrong key tried again; one that comes back
-not paused; pieces out of order taken; a piece left out; scores asked anywhere.
-"""
+"""Engines that others serve: found, lost, found again; a run over two of them, in turn."""
 
 import asyncio
 import re
