@@ -1,6 +1,7 @@
 """What hands do becomes gestures: golden sequences, and properties of any sequence.
 
-PLACEHOLDER
+Mutants seen caught: clicks joined wherever they are, or whatever keys are held; a click joined across
+what was typed between; Shift told of signs, too; a backspace that takes nothing back.
 """
 
 from dataclasses import replace
@@ -112,6 +113,10 @@ CLICK = Gesture(verb="click", point=(10, 20))
         ),
         ([*press(0, 10, 20), *typed(0.2, "a")], [CLICK, Gesture(verb="type", text="a")]),
         ([*typed(0, "a"), *press(0.2, 10, 20)], [Gesture(verb="type", text="a"), CLICK]),
+        (
+            [*press(0, 10, 20), *typed(0.1, "a"), *press(0.2, 10, 20)],
+            [CLICK, Gesture(verb="type", text="a"), CLICK],
+        ),
         (strike(0, CTRL, ord("s")), [Gesture(verb="key", keys="ctrl+s")]),
         (strike(0, CTRL, SHIFT, ord("S")), [Gesture(verb="key", keys="ctrl+shift+s")]),
         (strike(0, CTRL, SHIFT, ord("+")), [Gesture(verb="key", keys="ctrl++")]),
