@@ -2,8 +2,6 @@
 
 The viewer is one of our own, since its answers have to be watched; that others get along was seen
 with vncdotool 1.4.2.
-
-PLACEHOLDER
 """
 
 import asyncio

@@ -1,8 +1,6 @@
 """What others recorded, converted: AndroidControl's episodes, OSWorld's results, pyautogui's code.
 
 The samples are ours, in the form of theirs.
-
-PLACEHOLDER
 """
 
 import json

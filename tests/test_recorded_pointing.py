@@ -1,7 +1,4 @@
-"""Actions on screens compared by what they hit, and what a recording of them is worth.
-
-PLACEHOLDER
-"""
+"""Actions on screens compared by what they hit, and what a recording of them is worth."""
 
 from pathlib import Path
 from typing import Any

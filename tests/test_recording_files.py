@@ -1,7 +1,4 @@
-"""Recordings as files: pictures beside the lines and read late, places, versions, the commands.
-
-PLACEHOLDER
-"""
+"""Recordings as files: pictures beside the lines and read late, places, versions, the commands."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
 """What hands do becomes gestures: golden sequences, and properties of any sequence.
 
-Mutants seen caught: clicks joined wherever they are, or whatever keys are held; a click joined across
-what was typed between; Shift told of signs, too; a backspace that takes nothing back.
+Mutants seen caught: clicks joined wherever they are, or whatever keys are held; Shift told of
+signs, too; a backspace that takes nothing back.
 """
 
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""The VNC server of a picture: the protocol's bytes, viewers that come, go and misbehave.
-
-PLACEHOLDER
-"""
+"""The VNC server of a picture: the protocol's bytes, viewers that come, go and misbehave."""
 
 import asyncio
 import struct
