@@ -39,6 +39,7 @@ SETTINGS = DesktopSettings(desktops=8, warm=0, call_s=120, open_s=300, start_s=1
 async def begun(env: GuiEnv, template: str) -> float:
     """Begin a task; return the seconds of its reset."""
     (task,) = islice(template_pack(templates=[template]).tasks("train", 0), 1)
+    _ = env.tools  # the first one of a process is made by transformers, and imports it
     seconds, _ = await timed(env.reset(options={"task": task}))
     return seconds
 
