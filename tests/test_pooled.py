@@ -1,6 +1,11 @@
 """What environments share that play in a pool: whose it is, its places, its chores, its episodes.
 
 On a pool of numbers, without a browser or a desktop.
+
+Mutants seen caught: a step that failed lets the episode go on; an opening that failed keeps its
+part; a fork tells twice; a fork has its original's episode, or a pool of its own for the caller's;
+a truncated episode goes on; the system message last; seeds without the task, the seed or the
+sample; a fork of what may not be forked; a pool left open, or closed that is the caller's.
 """
 
 import asyncio
@@ -287,6 +292,9 @@ async def test_a_given_pool_stays_the_callers(opened: list[Numbers]) -> None:
         await env.reset(seed=0)
         fork = await env.fork()
         assert given.lent == 2
+        await fork.close()
+        await fork.reset(seed=0)
+        assert given.lent == 2, "a fork goes on with the caller's, too"
         await fork.close()
         await env.close()
         await env.reset(seed=0)

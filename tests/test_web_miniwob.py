@@ -17,7 +17,7 @@ import pytest_asyncio
 from agentrl.env import GoldPlayer, call, say
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gold import play_gold
-from agentrl.task import SPLITS
+from agentrl.task import SPLITS, Task
 from agentrl.testing import check_env
 from agentrl_envs.families import MINIWOB
 from agentrl_envs.web import WebEnv
@@ -34,6 +34,12 @@ PROMISING = ("click-collapsible", "drag-box", "form-sequence-3", "moving-items")
 """Of which all promises are proven here: things that unfold, are dragged, are chosen, and move by
 themselves. `benchmarks/browsing/promises.py` proves them of all."""
 GOLD_SEEDS = (7, 1000)
+HARD = (
+    task_of("click-pie", 225967953),
+    task_of("drag-sort-numbers", 1125117757),
+    task_of("social-media", 1990573710),
+)
+"""A menu that unfolds for a second; a number that is there twice; a name with a user in it."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -281,6 +287,10 @@ class TestPages:
         opening, _ = await env.reset(seed=0, options={"task": task})
         assert read(opening.messages[0].text).all("button", "ONE")
         assert (await play_gold(env, task)).reward == 1
+
+    @pytest.mark.parametrize("task", HARD, ids=lambda task: task.id)
+    async def test_what_players_lost_once_they_win(self, env: WebEnv, task: Task) -> None:
+        assert (await play_gold(env, task, max_turns=40)).reward == 1
 
     async def test_seeds_make_different_problems(self, env: WebEnv) -> None:
         texts = set[str]()

@@ -62,7 +62,7 @@ def _(scene: Scene) -> Action:
     numbers = [int(item.name) for item in items]
     for at, number in enumerate(sorted(numbers)):
         if numbers[at] != number:
-            return _into(items[numbers.index(number)], items[at])
+            return _into(items[numbers.index(number, at)], items[at])
     return submit(scene.page)
 
 
