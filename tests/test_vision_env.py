@@ -1,6 +1,7 @@
 """Screens to look at: what is asked for can be seen, only seen, and is paid where it is clicked.
 
-Mutant seen caught: a button twice as wide as it is drawn.
+Mutants seen caught: a button twice as wide as it is drawn, a part's corner for its middle, width
+and height exchanged in reading and in writing parts, pixels for parts, and words on the wrong side.
 """
 
 import io
