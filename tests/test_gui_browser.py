@@ -3,8 +3,8 @@
 Mutants seen caught, each applied to a copy of the tree: submissions not kept; unescaped pages; any
 form accepted; any number of submissions judged right; further downloads overlooked; bookmarks only
 of the bar; bookmarks read without asking the browser to end; no policies; settings not renewed
-between episodes; /tmp kept; a chord released at once; clicks without a pause; marks of embedded
-elements shown; texts told twice; windows without anything in them numbered.
+between episodes; /tmp kept; marks of embedded elements shown; texts told twice; windows without
+anything in them numbered.
 """
 
 import http.client

@@ -4,10 +4,7 @@ They have what a terminal on the desktop has. What must hold: nothing of this ma
 desktop is reached; nothing that a checker knows is found; what breaks the desktop fails the episode
 and is never a reward; nothing stays.
 
-Mutants seen caught: the network namespace is shared; the home of this machine is shown; the first
-process can be looked into; a dead window manager goes unnoticed; a checker believes the tree where
-code runs; a desktop that code ran on is given to the next episode; processes are not counted; an
-interrupt ends the first process.
+Mutant seen caught, applied to a copy of the tree: an interrupt ends the first process.
 """
 
 import asyncio
