@@ -6,6 +6,7 @@ from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
 from agentrl.config.learning.critic import CriticSection
+from agentrl.config.learning.devices import DevicesSection
 from agentrl.config.learning.ema import EmaSection
 from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.layout import LayoutName
@@ -66,6 +67,7 @@ class LearnSection(Section):
     for one more forward pass, and the same gradient."""
     precision: Precision = "float32"
     """What the trainer computes in: float32, or bfloat16 over float32 master weights."""
+    devices: DevicesSection = DevicesSection()
     lora: LoraSection | None = None
     """Null trains all weights."""
     optimizer: AdamWSection = AdamWSection()

@@ -24,13 +24,16 @@ from agentrl.learn.contexts import by_context
 from agentrl.learn.forward import decoder, hidden_states
 from agentrl.learn.method import needed
 from agentrl.learn.optimizer import AdamW
+from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.sample import Group, Sample
 from agentrl.learn.tally import Tally
 from agentrl.learn.tokens import Layout, Tokens
 from agentrl.message import ImageSpan
 
 
-def critic_of(model: PreTrainedModel, config: LearnSection, *, seed: int) -> "Critic | None":
+def critic_of(
+    model: PreTrainedModel, config: LearnSection, *, seed: int, ranks: Ranks | None = None
+) -> "Critic | None":
     """Return the critic of a config, if it has one.
 
     Raises `ConfigError` if the advantage is made of values and there is none, or the reverse.
@@ -49,7 +52,9 @@ def critic_of(model: PreTrainedModel, config: LearnSection, *, seed: int) -> "Cr
             f"learn.critic is set, and learn.advantage {name} reads no values; take learn.critic "
             "out, or choose gae"
         )
-    return Critic(model, config.critic, returns=returns_of(config.advantage), seed=seed)
+    return Critic(
+        model, config.critic, returns=returns_of(config.advantage), seed=seed, ranks=ranks
+    )
 
 
 class Critic:
@@ -62,10 +67,12 @@ class Critic:
         *,
         returns: ReturnsFunction,
         seed: int,
+        ranks: Ranks | None = None,
     ) -> None:
         size = model.config.get_text_config().hidden_size
         self._head = _head(size, section.hidden_size, seed=seed).to(model.device)
         self.model = model
+        self._ranks = ranks or ALONE
         self._returns = returns
         self._clip = section.clip
         self._coefficient = section.coefficient if section.shared else None
@@ -129,15 +136,21 @@ class Critic:
         found = list(samples)
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         asked = [_Asked.of(samples[i], limit_tokens) for i in live]
-        for chosen in layout.plan(asked):
-            tokens = layout.tokens([asked[j] for j in chosen], device=self.model.device)
+        seen: dict[int, Tensor] = {}
+        for chosen, tokens in self._ranks.passes(layout, asked, device=self.model.device):
             with torch.no_grad():
                 values = self.values(hidden_states(self.model, tokens), tokens)
-            for row, j in zip(values, chosen, strict=True):
-                sample = samples[live[j]]
-                final = float(row[asked[j].end]) if sample.truncated else 0.0
-                found[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
+            seen |= dict(zip(chosen, values, strict=True))
+        for j, row in self._ranks.together(seen).items():
+            sample = samples[live[j]]
+            final = float(row[asked[j].end]) if sample.truncated else 0.0
+            found[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
         return found
+
+    def update(self) -> None:
+        """Move the head by the gradients of all ranks. A collective."""
+        self._ranks.add_gradients(self._head)
+        self.optimizer.update()
 
     def state(self) -> dict[str, Tensor]:
         """Return the head's weights and its optimiser's state, by name; no copies."""

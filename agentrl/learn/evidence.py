@@ -12,6 +12,7 @@ from agentrl.learn.batch import unshifted
 from agentrl.learn.contexts import by_context
 from agentrl.learn.forward import score
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
+from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.sample import Group, Sample
 from agentrl.learn.tokens import Layout
 
@@ -25,6 +26,7 @@ class Evidence:
     temperature: float
     head_at_positions: bool
     head_chunk_tokens: int = HEAD_CHUNK_TOKENS
+    ranks: Ranks = ALONE
 
     def of(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""
@@ -55,7 +57,10 @@ class Evidence:
         return self._scored((Group("", tuple(samples)),), known)[0].samples
 
     def frozen(self) -> "Evidence":
-        """Return the same with a copy of the weights as they are now, which will not move."""
+        """Return the same with a copy of the weights as they are now, which will not move.
+
+        Weights in shards are not copied: to be called before.
+        """
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())
 
     def _scored(
@@ -76,9 +81,9 @@ class Evidence:
     ) -> list[Sample]:
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         found = list(samples)
-        for chosen in self.layout.plan([samples[i] for i in live]):
-            indices = [live[i] for i in chosen]
-            tokens = self.layout.tokens([samples[i] for i in indices], device=self.model.device)
+        asked = [samples[i] for i in live]
+        seen: dict[int, tuple[Tensor, Tensor]] = {}
+        for chosen, tokens in self.ranks.passes(self.layout, asked, device=self.model.device):
             with torch.no_grad():
                 scores = score(
                     self.model,
@@ -87,6 +92,8 @@ class Evidence:
                     head_at_positions=self.head_at_positions,
                     head_chunk_tokens=self.head_chunk_tokens,
                 )
-            for row, index in enumerate(indices):
-                found[index] = known(samples[index], scores.logprobs[row], scores.entropies[row])
+            for row, index in enumerate(chosen):
+                seen[live[index]] = (scores.logprobs[row], scores.entropies[row])
+        for index, (logprobs, entropies) in self.ranks.together(seen).items():
+            found[index] = known(samples[index], logprobs, entropies)
         return found

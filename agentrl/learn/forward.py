@@ -1,7 +1,8 @@
 """Log-probs of the policy on chosen positions, computing the language-model head only there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,11 @@ LOGIT_TRANSFORMS = {
     "output_multiplier": 1.0,
 }
 """Config attributes of models that change logits after the head, with the value that does not."""
+
+WITHIN = "agentrl_within"
+"""The method of a sharded model that collects its weights around a computation; see `within`."""
+
+Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,20 +58,25 @@ def score(
     `head_is_plain`; where there are many of them, on `head_chunk_tokens` at a time. With
     `entropy_gradient` the entropies carry gradient too.
     """
-    if head_at_positions:
-        hidden = hidden_states(model, tokens).flatten(0, 1)[tokens.predictions]
-        found = predict(
-            _head(model),
-            hidden,
-            tokens.targets,
-            temperature=temperature,
-            chunk_tokens=head_chunk_tokens,
-        )
-    else:
-        logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
-        found = plain(logits, tokens.targets, temperature=temperature)
-    entropies = found.entropies if entropy_gradient else found.entropies.detach()
-    return Scores(logprobs=_spread(found.logprobs, tokens), entropies=_spread(entropies, tokens))
+
+    def compute() -> tuple[Tensor, Tensor]:
+        if head_at_positions:
+            hidden = _hidden(model, tokens).flatten(0, 1)[tokens.predictions]
+            found = predict(
+                _head(model),
+                hidden,
+                tokens.targets,
+                temperature=temperature,
+                chunk_tokens=head_chunk_tokens,
+            )
+        else:
+            logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
+            found = plain(logits, tokens.targets, temperature=temperature)
+        return found.logprobs, found.entropies
+
+    logprobs, entropies = within(model, compute)
+    entropies = entropies if entropy_gradient else entropies.detach()
+    return Scores(logprobs=_spread(logprobs, tokens), entropies=_spread(entropies, tokens))
 
 
 def head_is_plain(model: PreTrainedModel) -> bool:
@@ -92,12 +103,25 @@ def head_is_plain(model: PreTrainedModel) -> bool:
 
 def hidden_states(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "lines length width"]:
     """Return the decoder's last hidden states."""
+    return within(model, lambda: (_hidden(model, tokens),))[0]
+
+
+def within(model: PreTrainedModel, compute: Callable[[], Parts]) -> Parts:
+    """Return what `compute` does with parts of the model, as a forward pass of the whole one.
+
+    A sharded model collects its weights when it is called, and we call its decoder and its head.
+    """
+    whole: Callable[[Callable[[], Parts]], Parts] | None = getattr(model, WITHIN, None)
+    return compute() if whole is None else whole(compute)
+
+
+def _hidden(model: PreTrainedModel, tokens: Tokens) -> Tensor:
     return decoder(model)(**_reading(model, tokens)).last_hidden_state
 
 
 def _logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
     if tokens.shown:
-        return _head(model)(hidden_states(model, tokens))
+        return _head(model)(_hidden(model, tokens))
     return model(**_reading(model, tokens)).logits
 
 

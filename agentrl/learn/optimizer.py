@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.dtensor import alike, whole
 from agentrl.learn.precision import Master
 from agentrl.learn.schedule import Shape, between, warmup
 
@@ -63,7 +64,7 @@ class AdamW:
 
         Raises `LearnError` and leaves the weights alone if the norm is not finite.
         """
-        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._max_grad_norm)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self._weights, self._max_grad_norm))
         if not norm.isfinite():
             self.zero_grad()
             raise LearnError(
@@ -79,6 +80,10 @@ class AdamW:
         self.updates += 1
         self.zero_grad()
         return norm
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return what is optimised by parameter name; gradients are collected there."""
+        return {name: master.weight for name, master in self._masters.items()}
 
     def weights(self) -> dict[str, Tensor]:
         """Return what is optimised by parameter name, in float32; no copies."""
@@ -97,7 +102,9 @@ class AdamW:
         for name, master in self._masters.items():
             kept = {kind: state.get(f"{kind}.{name}") for kind in MOMENTS}
             self._adamw.state[master.weight] = {
-                kind: value.to(master.weight.device, copy=True)
+                kind: alike(value, master.weight if value.dim() else value).to(
+                    master.weight.device, copy=True
+                )
                 for kind, value in kept.items()
                 if value is not None
             }

@@ -6,7 +6,6 @@ import numpy as np
 
 from agentrl.learn.batch import Row
 from agentrl.learn.sample import Group
-from agentrl.trajectory import Tree
 
 
 def batch_metrics(
@@ -14,13 +13,13 @@ def batch_metrics(
     credited: Sequence[Row],
     rows: Sequence[Row],
     *,
-    trees: Sequence[Tree],
+    failed: int,
     version: int,
 ) -> dict[str, float]:
     """Return what is known before the weights move: rewards, credit, ages, lengths, failures.
 
     `groups` are as they were sampled, `credited` a row for each of their samples, `rows` what of
-    them trains.
+    them trains; `failed` trajectories are in none.
     """
     samples = [sample for group in groups for sample in group.samples]
     rewards = np.array([sample.reward for sample in samples])
@@ -29,7 +28,6 @@ def batch_metrics(
     turns = np.array([int(s.turns[s.mask].max(initial=-1)) + 1 for s in samples])
     ages = version - np.concatenate([row.sample.versions[row.sample.mask] for row in rows])
     middle, old, oldest = np.percentile(ages, (50, 90, 99), method="inverted_cdf")
-    ended = sum(len(tree.leaves) for tree in trees)
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
@@ -47,7 +45,7 @@ def batch_metrics(
         "lengths/turns_mean": float(turns.mean()),
         "batch/groups": float(len(groups)),
         "batch/trajectories": float(len(samples)),
-        "batch/failed": float(ended - len(samples)),
+        "batch/failed": float(failed),
     }
 
 

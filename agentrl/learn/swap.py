@@ -4,7 +4,10 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn import Module, Parameter
+
+from agentrl.learn.dtensor import local
 
 
 def trained(model: Module) -> dict[str, Parameter]:
@@ -19,11 +22,23 @@ def swapped(model: Module, weights: Mapping[str, Tensor]) -> Generator[None]:
     Nothing may be differentiated inside, and nobody else may use the model meanwhile.
     """
     parameters = {name: p for name, p in model.named_parameters() if name in weights}
-    own = {name: parameter.data for name, parameter in parameters.items()}
+    own = {name: _taken(parameter) for name, parameter in parameters.items()}
     try:
         for name, parameter in parameters.items():
-            parameter.data = weights[name].to(device=own[name].device, dtype=own[name].dtype)
+            _put(parameter, weights[name].to(device=own[name].device, dtype=own[name].dtype))
         yield
     finally:
         for name, parameter in parameters.items():
-            parameter.data = own[name]
+            _put(parameter, own[name])
+
+
+def _taken(parameter: Parameter) -> Tensor:
+    # What is in shards is read where it lies in memory, so other weights are written over it.
+    return parameter.detach().clone() if isinstance(parameter, DTensor) else parameter.data
+
+
+def _put(parameter: Parameter, value: Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        local(parameter.detach()).copy_(local(value))
+    else:
+        parameter.data = value

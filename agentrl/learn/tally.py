@@ -1,9 +1,20 @@
 """Numbers of a training step, collected over micro-batches without waiting for the device."""
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a tally holds, by name, as plain numbers that another process can read."""
+
+    sums: Mapping[str, float]
+    counts: Mapping[str, int]
+    peaks: Mapping[str, float]
 
 
 class Tally:
@@ -25,6 +36,34 @@ class Tally:
         """Let `values` count in the maximum called `name`."""
         if values.numel():
             self._peaks[name].append(values.detach().double().max())
+
+    def numbers(self) -> "Numbers":
+        """Return what was collected, as numbers; this waits for the device."""
+        return Numbers(
+            sums={name: float(sum(sums)) for name, sums in self._sums.items()},
+            counts=dict(self._counts),
+            peaks={name: float(max(values)) for name, values in self._peaks.items()},
+        )
+
+    @classmethod
+    def of(cls, parts: Iterable["Numbers"]) -> "Tally":
+        """Return what several tallies have collected."""
+        tally = cls()
+        for part in parts:
+            for name, value in part.sums.items():
+                tally._sums[name].append(torch.tensor(value, dtype=torch.float64))
+                tally._counts[name] += part.counts[name]
+            for name, value in part.peaks.items():
+                tally._peaks[name].append(torch.tensor(value, dtype=torch.float64))
+        return tally
+
+    def take(self, other: "Tally") -> None:
+        """Collect what another one has, too."""
+        for name, sums in other._sums.items():
+            self._sums[name] += sums
+            self._counts[name] += other._counts[name]
+        for name, peaks in other._peaks.items():
+            self._peaks[name] += peaks
 
     def results(self) -> dict[str, float]:
         """Return every mean and maximum."""

@@ -4,7 +4,7 @@ One look per micro-batch at what the loss has computed anyway. The last look at 
 several epochs that is the policy nearest to the new weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -13,49 +13,44 @@ from torch import Tensor
 
 from agentrl.credit import TokenCredit
 from agentrl.learn.batch import Row, unshifted
-from agentrl.learn.sample import Group
-from agentrl.trajectory import Tree, reward_of
+from agentrl.learn.collected import Collected
+from agentrl.learn.ranks import Ranks
 
 
 class Taught:
     """The looks of one step. A trajectory of which turns were withdrawn is trained in several
     contexts, and only its advantages are known."""
 
-    def __init__(
-        self, trees: Sequence[Tree], groups: Sequence[Group], credited: Sequence[Row]
-    ) -> None:
-        """`groups` are those of the trees that have a reward, and `credited` all their samples."""
-        owners = (at for at, tree in enumerate(trees) if _has_reward(tree))
+    def __init__(self, batch: Collected, credited: Sequence[Row]) -> None:
+        """`credited` are all samples of the batch."""
         self._owners = [
             owner
-            for owner, group in zip(owners, groups, strict=True)
+            for owner, group in zip(batch.owners, batch.groups, strict=True)
             for _ in range(len(group.samples))
         ]
         self._credited = credited
         # What selects, anchors and shapes replaces samples and leaves this one array as it is.
         self._places = {id(row.sample.token_ids): at for at, row in enumerate(credited)}
-        self._looks: list[tuple[Sequence[Row], Tensor, Tensor]] = []
+        self._looks: list[tuple[int, Sequence[Row], Tensor, Tensor]] = []
 
     def look(
         self,
+        update: int,
         rows: Sequence[Row],
         log_ratios: Float[Tensor, "rows width"],
         entropies: Float[Tensor, "rows width"],
     ) -> None:
-        """Take what a micro-batch of these rows has shown."""
-        self._looks.append((rows, log_ratios.detach(), entropies.detach()))
+        """Take what a micro-batch of these rows has shown; `update` counts optimiser steps."""
+        self._looks.append((update, rows, log_ratios.detach(), entropies.detach()))
 
-    def credits(self) -> list[TokenCredit]:
-        """Return one record per trajectory that has a reward."""
+    def credits(self, ranks: Ranks) -> list[TokenCredit]:
+        """Return one record per trajectory that has a reward. A collective."""
         ratios = [_nothing(row) for row in self._credited]
         entropies = [_nothing(row) for row in self._credited]
-        for rows, log_ratios, uncertain in self._looks:
-            for row, ratio, entropy in zip(rows, log_ratios.cpu(), uncertain.cpu(), strict=True):
-                at = self._places.get(id(row.sample.token_ids))
-                if at is not None:
-                    mask = row.sample.mask
-                    ratios[at][mask] = unshifted(ratio, row.sample)[mask]
-                    entropies[at][mask] = unshifted(entropy, row.sample)[mask]
+        seen = ranks.together(dict(self._seen()))
+        for at, update in sorted(seen):
+            mask, ratio, entropy = seen[at, update]
+            ratios[at][mask], entropies[at][mask] = ratio[mask], entropy[mask]
         return [
             TokenCredit(
                 owner=owner,
@@ -69,9 +64,14 @@ class Taught:
             )
         ]
 
-
-def _has_reward(tree: Tree) -> bool:
-    return any(reward_of(leaf.outcome) is not None for leaf in tree.leaves)
+    def _seen(self) -> Iterator[tuple[tuple[int, int], tuple[ndarray, ndarray, ndarray]]]:
+        """Yield by row and update: which tokens were looked at, their ratios, their entropies."""
+        for update, rows, log_ratios, uncertain in self._looks:
+            for row, ratio, entropy in zip(rows, log_ratios.cpu(), uncertain.cpu(), strict=True):
+                at = self._places.get(id(row.sample.token_ids))
+                if at is not None:
+                    both = unshifted(ratio, row.sample), unshifted(entropy, row.sample)
+                    yield (at, update), (row.sample.mask, *both)
 
 
 def _nothing(row: Row) -> ndarray:

@@ -66,6 +66,19 @@ class TokenSequence(Protocol):
 class Layout(Protocol):
     """How sequences go into forward passes. None of them changes any result."""
 
+    @property
+    def limit_tokens(self) -> int:
+        """Most places of one block."""
+        ...
+
+    def limited(self, limit_tokens: int) -> "Layout":
+        """Return the same layout with another limit."""
+        ...
+
+    def places(self, sequences: Sequence[TokenSequence]) -> int:
+        """Return how many places the block of these sequences has, padding included."""
+        ...
+
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together, each of them once."""
         ...
@@ -73,3 +86,15 @@ class Layout(Protocol):
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
         """Return those sequences as one block."""
         ...
+
+
+def no_tokens(device: torch.device) -> Tokens:
+    """Return what a pass reads that has no sequences: it runs, and nothing comes of it."""
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    return Tokens(
+        inputs=torch.zeros(1, 2, dtype=torch.int64, device=device),
+        predictions=torch.zeros(1, dtype=torch.int64, device=device),
+        targets=torch.zeros(1, dtype=torch.int64, device=device),
+        entries=none,
+        mask=torch.zeros(0, 1, dtype=torch.bool, device=device),
+    )

@@ -1,6 +1,8 @@
 """Step 8 of the flow: a batch of trees becomes new weights, and the version goes up by one."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,7 +15,9 @@ from agentrl.credit import TokenCredit
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import Counts
+from agentrl.learn.anchor import ELSEWHERE
 from agentrl.learn.batch import Row, micro_batch
+from agentrl.learn.collected import Collected
 from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watching
 from agentrl.learn.ema import Ema
@@ -28,14 +32,15 @@ from agentrl.learn.methods import Methods
 from agentrl.learn.newpolicy import prepare
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximals.kept import anchor_of
+from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
-from agentrl.learn.sample import Group, Trainable, TurnWeights, groups_of, sampled
+from agentrl.learn.sample import Group, Trainable, TurnWeights, sampled
 from agentrl.learn.selection import Moment
 from agentrl.learn.shaping import shaped
 from agentrl.learn.swap import swapped
 from agentrl.learn.tally import Tally
 from agentrl.learn.taught import Taught
-from agentrl.learn.update import PolicyGradient
+from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.seeds import derive
 from agentrl.trajectory import Tree
 from agentrl.vision.processor import ImageProcessor
@@ -61,6 +66,7 @@ class Trainer:
         temperature: float = 1.0,
         steps: int | None = None,
         images: ImageProcessor | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         if temperature <= 0:
             raise ConfigError(
@@ -68,13 +74,9 @@ class Trainer:
                 "train on; set it above 0 for training"
             )
         self.model = prepare(model, config, seed=derive(seed, "adapters"))
+        self.ranks = ranks or ALONE
         self.version = 0
         """Of the weights: the number of steps taken."""
-        self.optimizer = AdamW(model, config.optimizer, steps=steps)
-        self.ema = None
-        """The average of the weights, if the config asks for one."""
-        if config.ema is not None:
-            self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
         self.keeps_credit = False
         """Whether a step leaves behind what it made of each token."""
         self.credits: Sequence[TokenCredit] = ()
@@ -83,7 +85,7 @@ class Trainer:
         self._steps = steps or 0
         self._methods = Methods.of(config)
         self._credit_needs = needed(advantages.METHODS, config.advantage)
-        self.critic = critic_of(model, config, seed=derive(seed, "critic"))
+        self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
         """None unless the advantage is made of its values."""
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
@@ -92,10 +94,29 @@ class Trainer:
         check_layout(model, self._layout)
         head_at_positions = head_is_plain(model)
         self._evidence = Evidence(
-            model, self._layout, temperature, head_at_positions, config.head_chunk_tokens
+            model,
+            self._layout,
+            temperature,
+            head_at_positions,
+            config.head_chunk_tokens,
+            self.ranks,
         )
         needs_reference = "reference logprobs" in self._methods.needs
         self._reference = self._evidence.frozen() if needs_reference else None
+        if self._reference is not None:
+            self.ranks.shard(self._reference.model, precision=config.precision)
+        self.ranks.shard(model, precision=config.precision)
+        self.optimizer = AdamW(model, config.optimizer, steps=steps)
+        self.ema = None
+        """The average of the weights, if the config asks for one."""
+        if config.ema is not None:
+            self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
+        if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
+            raise ConfigError(
+                f"learn.proximal is {config.proximal.name}, which keeps other weights on one "
+                f"device, and there are {self.ranks.size}; choose recomputed, or set "
+                "learn.devices.count to 1"
+            )
         self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
         """Other weights than the trainer's, if the clip is anchored to any."""
         self._gap_alarm = GapAlarm(config.gap_alarm)
@@ -106,6 +127,7 @@ class Trainer:
             layout=self._layout,
             temperature=temperature,
             head_at_positions=head_at_positions,
+            ranks=self.ranks,
         )
 
     def step(
@@ -123,7 +145,11 @@ class Trainer:
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        raw = groups_of(trees, trainable, weights)
+        return self.learn(Collected.of(trees, trainable, weights))
+
+    def learn(self, batch: Collected) -> dict[str, float]:
+        """Do what `step` does. All ranks are given the same batch. A collective."""
+        raw = batch.groups
         groups = shaped(raw, self._methods.shapings)
         if self._needs_evidence:
             groups = self._evidence.of(groups)
@@ -133,21 +159,22 @@ class Trainer:
             groups = self._reference.as_reference(groups)
         credited = self._credited(groups)
         rows = self._selected(credited)
-        self._check(rows, trees)
-        metrics = batch_metrics(raw, credited, rows, trees=trees, version=self.version)
+        self._check(rows, batch)
+        self.ranks.check_same(partial(_digest, rows), "the credit of a batch")
+        metrics = batch_metrics(raw, credited, rows, failed=batch.failed, version=self.version)
         if self._methods.shapings:
             metrics |= shaping_metrics(groups)
         if self._methods.selections:
             metrics |= selection_metrics(credited, rows)
         tally = Tally()
-        taught = Taught(trees, raw, credited) if self.keeps_credit else None
+        taught = Taught(batch, credited) if self.keeps_credit else None
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
         rows = self.anchor.of_batch(rows, version=self.version)
-        for part, is_first in self._parts(rows):
-            self._update(part, tally, taught, measure_gap=is_first)
-        self.credits = () if taught is None else taught.credits()
+        for number, part in enumerate(self._parts(rows)):
+            self._update(number, part, tally, taught)
+        self.credits = () if taught is None else taught.credits(self.ranks)
         self.version += 1
         metrics |= gap_metrics(tally)
         metrics |= self.anchor.stepped(active_fraction=metrics["ratio/active_fraction"])
@@ -181,12 +208,11 @@ class Trainer:
             rows = select(rows, Moment(step=self.version, steps=self._steps, seed=seed))
         return [row for row in rows if row.sample.sampled_tokens]
 
-    def _check(self, rows: Sequence[Row], trees: Sequence[Tree]) -> None:
+    def _check(self, rows: Sequence[Row], batch: Collected) -> None:
         if not rows:
-            leaves = [leaf for tree in trees for leaf in tree.leaves]
             raise LearnError(
-                f"no token of this batch can train: {len(trees)} groups, {len(leaves)} "
-                f"trajectories, {_failed(trees)} of them failed, and the others hold no sampled "
+                f"no token of this batch can train: {batch.trees} groups, {batch.trajectories} "
+                f"trajectories, {batch.failed} of them failed, and the others hold no sampled "
                 "token; look at the recorded errors, and check that the engine is asked at all"
             )
         newest = max(int(row.sample.versions[row.sample.mask].max()) for row in rows)
@@ -208,19 +234,19 @@ class Trainer:
         first = "entropies" in needs or "proximal logprobs" in self._credit_needs
         return first or (several and "proximal logprobs" in needs)
 
-    def _parts(self, rows: list[Row]) -> Iterator[tuple[list[Row], bool]]:
-        """Yield the rows of each optimiser step, and whether it is the first of the batch."""
+    def _parts(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """Yield the rows of each optimiser step."""
         for epoch in range(self._epochs):
             order = np.arange(len(rows))
             if self._minibatches > 1:
                 seed = derive(self._seed, "minibatches", self.version, epoch)
                 order = np.random.default_rng(seed).permutation(len(rows))
             parts = np.array_split(order, min(self._minibatches, len(rows)))
-            for index, part in enumerate(parts):
-                yield [rows[i] for i in part], epoch == index == 0
+            for part in parts:
+                yield [rows[i] for i in part]
 
     def _update(
-        self, rows: Sequence[Row], tally: Tally, taught: Taught | None, *, measure_gap: bool
+        self, number: int, rows: Sequence[Row], tally: Tally, taught: Taught | None
     ) -> None:
         rows = self.anchor.of_update(rows)
         counts = Counts.of(row.sample.sampled_tokens for row in rows)
@@ -229,35 +255,21 @@ class Trainer:
         step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
             tally.mean(name, value)
+        own = Tally()
+        task = _Update(number, step, counts, own, taught)
         total = torch.zeros((), device=self.model.device)
         self.optimizer.zero_grad()
         for chosen in (live, idle):
-            for indices in self._layout.plan(chosen):
-                part = [chosen[i] for i in indices]
-                batch = micro_batch(part, layout=self._layout, device=self.model.device)
-                with torch.set_grad_enabled(chosen is live), watching(self.critic) as seen:
-                    loss = self._gradient.loss(
-                        batch,
-                        step,
-                        version=self.version,
-                        counts=counts,
-                        tally=tally,
-                        measure_gap=measure_gap,
-                        look=None if taught is None else partial(taught.look, part),
-                    )
-                if chosen is live:
-                    value_loss = 0.0
-                    if self.critic is not None:
-                        value_loss = self.critic.loss(seen[0], batch, counts=counts, tally=tally)
-                    (loss + value_loss).backward()
-                total += loss.detach()
-        if measure_gap:
+            for indices in self.ranks.plan(self._layout, chosen):
+                total += self._pass([chosen[i] for i in indices], task, trains=chosen is live)
+        tally.take(self.ranks.tallied(own))
+        if number == 0:
             self._gap_alarm.look(tally)
-        tally.mean("loss", total)
+        tally.mean("loss", self.ranks.total(total))
         tally.mean("learning_rate", self.optimizer.learning_rate(step=self.version))
         norm = self.optimizer.update(step=self.version) if live else 0.0
         if live and self.critic is not None:
-            self.critic.optimizer.update()
+            self.critic.update()
         if live and self.ema is not None:
             self.ema.update(self.optimizer.weights())
         if live:
@@ -265,11 +277,56 @@ class Trainer:
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 
+    def _pass(self, rows: Sequence[Row], task: "_Update", *, trains: bool) -> Tensor:
+        """Run a forward pass over rows, a backward pass if it trains; return the loss."""
+        if not rows:
+            with torch.set_grad_enabled(trains):
+                loss = self._gradient.of_nothing()
+            if trains:
+                loss.backward()
+            return loss.detach()
+        batch = micro_batch(rows, layout=self._layout, device=self.model.device)
+        look = None
+        if task.taught is not None:
+            look = partial(task.taught.look, task.number, rows)
+        with torch.set_grad_enabled(trains), watching(self.critic) as seen:
+            loss = self._gradient.loss(
+                batch,
+                task.methods,
+                version=self.version,
+                counts=task.counts,
+                tally=task.tally,
+                measure_gap=task.number == 0,
+                look=look,
+            )
+        if trains:
+            value_loss = 0.0
+            if self.critic is not None:
+                value_loss = self.critic.loss(seen[0], batch, counts=task.counts, tally=task.tally)
+            (loss + value_loss).backward()
+        return loss.detach()
+
     def _is_idle(self, row: Row) -> bool:
         # A row without credit may still teach the critic.
         return row.is_idle and self.critic is None and "idle rows" not in self._methods.needs
 
 
-def _failed(trees: Sequence[Tree]) -> int:
-    samples = sum(len(group.samples) for group in groups_of(trees))
-    return sum(len(tree.leaves) for tree in trees) - samples
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What the passes of one optimiser step share."""
+
+    number: int
+    """Of the optimiser step in its batch."""
+    methods: StepMethods
+    counts: Counts
+    tally: Tally
+    taught: Taught | None
+
+
+def _digest(rows: Sequence[Row]) -> str:
+    """Return the SHA-256 of what decides a training step: tokens, masks and credit."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for array in (row.token_ids, row.mask, np.asarray(row.advantages, dtype=np.float64)):
+            digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -28,9 +28,10 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
 from agentrl.learn.methods import Methods
 from agentrl.learn.proximal import AnchorTokens
+from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.regularisers import Regularisers
 from agentrl.learn.tally import Tally
-from agentrl.learn.tokens import Layout
+from agentrl.learn.tokens import Layout, no_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,14 @@ class PolicyGradient:
         layout: Layout,
         temperature: float,
         head_at_positions: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self._model = model
         self._temperature = temperature
         self._head_at_positions = head_at_positions
         self._head_chunk_tokens = config.head_chunk_tokens
         self._layout = layout
+        self._ranks = ranks or ALONE
         self._methods = methods
         self._regularisers = Regularisers.of(config)
         self._how: Aggregation = config.aggregation or aggregation_of(config.loss)
@@ -164,6 +167,16 @@ class PolicyGradient:
             )
         return loss
 
+    def of_nothing(self) -> Float[Tensor, ""]:
+        """Return the loss of a pass without rows, which is 0: other ranks need our weights."""
+        return score(
+            self._model,
+            no_tokens(self._model.device),
+            temperature=self._temperature,
+            head_at_positions=self._head_at_positions,
+            head_chunk_tokens=self._head_chunk_tokens,
+        ).logprobs.sum()
+
     def _compared(
         self, batch: MicroBatch, logprobs: Float[Tensor, "rows width"], *, version: int
     ) -> _Policies:
@@ -201,8 +214,7 @@ class PolicyGradient:
         samples = [row.sample for row in rows]
         device = self._model.device
         scored: dict[int, Tensor] = {}
-        for indices in self._layout.plan(samples):
-            tokens = self._layout.tokens([samples[i] for i in indices], device=device)
+        for indices, tokens in self._ranks.passes(self._layout, samples, device=device):
             with torch.no_grad():
                 found = score(
                     self._model,
@@ -212,6 +224,7 @@ class PolicyGradient:
                     head_chunk_tokens=self._head_chunk_tokens,
                 )
             scored |= dict(zip(indices, found.logprobs, strict=True))
+        scored = self._ranks.together(scored)
         block = pad_sequence(
             [scored[i][: row.forward_tokens] for i, row in enumerate(rows)], batch_first=True
         )

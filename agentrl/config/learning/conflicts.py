@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 from agentrl.config.learning.advantage import GaeAdvantage
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
-from agentrl.config.learning.proximal import BehaviourProximal, RecomputedProximal
+from agentrl.config.learning.proximal import (
+    BehaviourProximal,
+    EwmaProximal,
+    RecomputedProximal,
+    RevisedEwmaProximal,
+    SnapshotProximal,
+)
 from agentrl.config.learning.shaping import OverlongShaping
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _critic(config)
     yield from _replay(config)
     yield from _length(config)
+    yield from _devices(config)
 
 
 def _horizon(config: "RunConfig") -> Iterator[str]:
@@ -88,6 +95,18 @@ def _replay(config: "RunConfig") -> Iterator[str]:
             "curation.pool.name is success, which lends what older policies sampled, and "
             "learn.correction.name is none, which would train it as if the current one had; set "
             "learn.correction.name: tis"
+        )
+
+
+def _devices(config: "RunConfig") -> Iterator[str]:
+    learn = config.learn
+    if learn.devices.count > 1 and isinstance(
+        learn.proximal, EwmaProximal | RevisedEwmaProximal | SnapshotProximal
+    ):
+        yield (
+            f"learn.devices.count is {learn.devices.count}, and learn.proximal.name is "
+            f"{learn.proximal.name}, which keeps other weights on one device; set "
+            "learn.proximal.name: recomputed, or learn.devices.count: 1"
         )
 
 

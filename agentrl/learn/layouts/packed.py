@@ -1,12 +1,12 @@
 """Sequences one after the other in one line, without padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from agentrl.learn.layouts.packing import pack
-from agentrl.learn.layouts.padded import check_length
+from agentrl.learn.layouts.padded import check_length, forward_tokens
 from agentrl.learn.layouts.trie import as_they_come, flattened, read, tokens_of
 from agentrl.learn.tokens import Tokens, TokenSequence
 from agentrl.vision.processor import ImageProcessor
@@ -19,6 +19,14 @@ class Packed:
     limit_tokens: int
     processor: ImageProcessor | None = None
     """Of the policy's images, where it sees."""
+
+    def limited(self, limit_tokens: int) -> "Packed":
+        """Return the same layout with another limit."""
+        return replace(self, limit_tokens=limit_tokens)
+
+    def places(self, sequences: Sequence[TokenSequence]) -> int:
+        """Return how many places the line has."""
+        return sum(forward_tokens(s.mask) for s in sequences)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together; `ConfigError` for one over the limit."""

@@ -1,7 +1,7 @@
 """Every sequence a line of its own, padded on the right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,14 @@ class Padded:
     limit_tokens: int
     processor: ImageProcessor | None = None
     """Of the policy's images, where it sees."""
+
+    def limited(self, limit_tokens: int) -> "Padded":
+        """Return the same layout with another limit."""
+        return replace(self, limit_tokens=limit_tokens)
+
+    def places(self, sequences: Sequence[TokenSequence]) -> int:
+        """Return how many places the block has, padding included."""
+        return len(sequences) * max((forward_tokens(s.mask) for s in sequences), default=0)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together: see `plan`."""

@@ -1,7 +1,7 @@
 """Sequences in one line, every prefix that several of them share computed once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +23,15 @@ class Tree:
     limit_tokens: int
     processor: ImageProcessor | None = None
     """Of the policy's images, where it sees."""
+
+    def limited(self, limit_tokens: int) -> "Tree":
+        """Return the same layout with another limit."""
+        return replace(self, limit_tokens=limit_tokens)
+
+    def places(self, sequences: Sequence[TokenSequence]) -> int:
+        """Return how many places the line has, each shared prefix once."""
+        rows = read(sequences)
+        return sum(map(len, rows)) - sum(sorted_by_prefix(rows).shared)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return which sequences go together; `ConfigError` for one over the limit."""

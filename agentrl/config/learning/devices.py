@@ -1,0 +1,22 @@
+"""The trainer on several devices."""
+
+from typing import Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from agentrl.config.section import Section
+
+
+class DevicesSection(Section):
+    """How many devices train one model together, each in a process of its own that keeps a part of
+    the weights (FSDP2). Under `torchrun` its processes are taken; with `cluster.kind: ray` they
+    are actors; else the run starts them on this machine."""
+
+    count: PositiveInt = 1
+    """One trains in the run's own process."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """What carries weights and gradients: `auto` is nccl between GPUs and gloo between CPUs."""
+    start_s: PositiveFloat = 600.0
+    """How long the other processes have to load the model and find each other."""
+    step_s: PositiveFloat = 1800.0
+    """How long one may wait for the others in a training step, before the run fails."""

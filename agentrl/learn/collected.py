@@ -1,0 +1,43 @@
+"""Step 6 of the flow: what the trainer is given of a batch; other processes can read it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.learn.sample import Group, Trainable, TurnWeights, groups_of, sampled
+from agentrl.trajectory import Tree, reward_of
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The groups of a batch that have a reward, and how much there was besides."""
+
+    groups: tuple[Group, ...]
+    owners: tuple[int, ...]
+    """The place in the batch of each group's tree."""
+    trees: int
+    trajectories: int
+    """All that ended, failed ones too."""
+
+    @classmethod
+    def of(
+        cls,
+        trees: Sequence[Tree],
+        trainable: Trainable = sampled,
+        weights: Sequence[TurnWeights] | None = None,
+    ) -> "Collected":
+        """Return a batch of trees; see `groups_of`, whose errors it raises."""
+        return cls(
+            groups=groups_of(trees, trainable, weights),
+            owners=tuple(at for at, tree in enumerate(trees) if _has_reward(tree)),
+            trees=len(trees),
+            trajectories=sum(len(tree.leaves) for tree in trees),
+        )
+
+    @property
+    def failed(self) -> int:
+        """Return how many trajectories have no reward."""
+        return self.trajectories - sum(len(group.samples) for group in self.groups)
+
+
+def _has_reward(tree: Tree) -> bool:
+    return any(reward_of(leaf.outcome) is not None for leaf in tree.leaves)

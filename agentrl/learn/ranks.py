@@ -1,0 +1,72 @@
+"""What the trainer asks of the processes that train one model together. One alone asks nobody.
+
+Every rank holds the same batch and decides the same: credit, selection and the order of updates
+are computed everywhere. Forward and backward passes are what is split.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.config.learning.precision import Precision
+from agentrl.learn.tally import Tally
+from agentrl.learn.tokens import Layout, Tokens, TokenSequence, no_tokens
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Ranks:
+    """The processes of one trainer, seen from one of them. This one has no others.
+
+    What others do too is a collective: all ranks call it, in the same order.
+    """
+
+    rank = 0
+    size = 1
+
+    def plan(self, layout: Layout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return which sequences go together in each of this rank's passes.
+
+        All ranks get the same number of passes, some of them perhaps over nothing, because the
+        weights of a layer are collected from all ranks whenever one of them needs them.
+        """
+        return layout.plan(sequences)
+
+    def passes(
+        self, layout: Layout, sequences: Sequence[TokenSequence], *, device: torch.device
+    ) -> Iterator[tuple[list[int], Tokens]]:
+        """Yield this rank's passes: which sequences, and these as one block."""
+        for indices in self.plan(layout, sequences):
+            chosen = [sequences[i] for i in indices]
+            yield indices, layout.tokens(chosen, device=device) if chosen else no_tokens(device)
+
+    def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
+        """Keep a part of every weight only, in place. A model that trains with adapters keeps the
+        types it has, any other computes in `precision` over float32 weights."""
+
+    def together(self, found: Mapping[K, V]) -> dict[K, V]:
+        """Return what all ranks found; no two find something for the same key. A collective."""
+        return dict(found)
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum over ranks of a tensor. A collective."""
+        return value
+
+    def tallied(self, tally: Tally) -> Tally:
+        """Return what all ranks have counted. A collective."""
+        return tally
+
+    def add_gradients(self, module: nn.Module) -> None:
+        """Let every rank have the sum of the gradients of a module that is whole on each. A
+        collective."""
+
+    def check_same(self, digest: Callable[[], str], what: str) -> None:
+        """Raise `LearnError` if ranks have different digests of what has to be the same. A
+        collective."""
+
+
+ALONE = Ranks()
+"""The one rank of a trainer on one device."""

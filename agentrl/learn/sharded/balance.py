@@ -1,0 +1,82 @@
+"""Which rank computes which sequences, so that all of them wait as little as possible."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.learn.tokens import Layout, TokenSequence
+
+PROBES = 8
+"""How many limits are tried below the configured one; each halves the range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Passes of all ranks. Pass k of every rank runs at the same time: in each layer they wait for
+    each other's weights."""
+
+    passes: tuple[tuple[tuple[int, ...], ...], ...]
+    """By rank and pass, which sequences; empty where a rank only takes part."""
+    tokens: int
+    """What the split costs: the sum over passes of the tokens of the slowest rank."""
+
+
+def rounds(costs: Sequence[int], *, ranks: int) -> tuple[tuple[int | None, ...], ...]:
+    """Return for each round which pass each rank computes, None for none.
+
+    A round takes as long as its longest pass. Sorted by falling cost and cut into rounds the sum
+    over rounds is the least there is: the k-th longest round begins at best with the
+    (k x ranks)-th longest pass. Within a round the longest pass goes to the rank with the least
+    work so far.
+    """
+    if ranks < 1:
+        raise ValueError(f"{ranks} ranks can compute nothing; there is at least one")
+    order = sorted(range(len(costs)), key=lambda i: (-costs[i], i))
+    held = [0] * ranks
+    found: list[tuple[int | None, ...]] = []
+    for start in range(0, len(order), ranks):
+        own: list[int | None] = [None] * ranks
+        free = sorted(range(ranks), key=lambda rank: (held[rank], rank))
+        for rank, index in zip(free, order[start : start + ranks], strict=False):
+            own[rank] = index
+            held[rank] += costs[index]
+        found.append(tuple(own))
+    return tuple(found)
+
+
+def split(layout: Layout, sequences: Sequence[TokenSequence], *, ranks: int) -> Split:
+    """Return how ranks share the sequences: whole ones, in passes of at most the layout's limit.
+
+    The layout's own plan fills passes up to its limit, which may leave ranks without any. So the
+    least limit is looked for that takes no more rounds, and of what was tried the cheapest wins.
+    """
+    best = _split(layout, sequences, ranks=ranks)
+    if not sequences:
+        return best
+    fewest = len(best.passes[0])
+    low, high = max(layout.places([s]) for s in sequences), layout.limit_tokens
+    for _ in range(PROBES):
+        if low >= high:
+            break
+        middle = (low + high) // 2
+        tried = _split(layout.limited(middle), sequences, ranks=ranks)
+        if len(tried.passes[0]) <= fewest and tried.tokens < best.tokens:
+            best = tried
+        if len(tried.passes[0]) <= fewest:
+            high = middle
+        else:
+            low = middle + 1
+    return best
+
+
+def _split(layout: Layout, sequences: Sequence[TokenSequence], *, ranks: int) -> Split:
+    plan = layout.plan(sequences)
+    costs = [layout.places([sequences[i] for i in chosen]) for chosen in plan]
+    table = rounds(costs, ranks=ranks)
+    return Split(
+        passes=tuple(
+            tuple(() if i is None else tuple(plan[i]) for i in column)
+            for column in zip(*table, strict=True)
+        )
+        or ((),) * ranks,
+        tokens=sum(max(costs[i] for i in row if i is not None) for row in table),
+    )

@@ -1,0 +1,93 @@
+"""The ranks of one trainer as a process group of torch: Gloo between CPUs, NCCL between GPUs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from agentrl.config.learning.precision import Precision
+from agentrl.errors import LearnError
+from agentrl.learn.ranks import Ranks
+from agentrl.learn.sharded.balance import split
+from agentrl.learn.sharded.shard import shard
+from agentrl.learn.tally import Tally
+from agentrl.learn.tokens import Layout, TokenSequence
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class MeshRanks(Ranks):
+    """The ranks of a mesh of one dimension. `control` is a group of Gloo over the same ranks: what
+    is no tensor goes over it."""
+
+    def __init__(self, mesh: DeviceMesh, control: dist.ProcessGroup) -> None:
+        self._mesh = mesh
+        self._control = control
+        self.rank = mesh.get_local_rank()
+        self.size = mesh.size()
+
+    def plan(self, layout: Layout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return this rank's passes; see `split`."""
+        own = split(layout, sequences, ranks=self.size).passes[self.rank]
+        return [list(chosen) for chosen in own]
+
+    def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
+        """Keep a part of every weight only; see `shard`."""
+        shard(cast(PreTrainedModel, model), self._mesh, precision=precision)
+
+    def together(self, found: Mapping[K, V]) -> dict[K, V]:
+        """Return what all ranks found, in the order of ranks."""
+        every: dict[K, V] = {}
+        for part in self._gathered(_on_cpu(dict(found))):
+            every |= part
+        return every
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum over ranks of a tensor."""
+        summed = value.clone()
+        dist.all_reduce(summed, group=self._mesh.get_group())
+        return summed
+
+    def tallied(self, tally: Tally) -> Tally:
+        """Return what all ranks have counted."""
+        return Tally.of(self._gathered(tally.numbers()))
+
+    def add_gradients(self, module: nn.Module) -> None:
+        """Let every rank have the sum of the gradients of a module that is whole on each."""
+        for parameter in module.parameters():
+            own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = self.total(own)
+
+    def check_same(self, digest: Callable[[], str], what: str) -> None:
+        """Raise `LearnError` if ranks have different digests of what has to be the same."""
+        found = self._gathered(digest())
+        if len(set(found)) > 1:
+            raise LearnError(
+                f"{what} is not the same on all {self.size} ranks: a method of yours draws random "
+                "numbers, or depends on the process; let it depend on its arguments alone, or set "
+                "learn.devices.count to 1"
+            )
+
+    def _gathered(self, value: T) -> list[T]:
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value, group=self._control)
+        return found
+
+
+def _on_cpu(value: Any) -> Any:
+    """Return dicts and tuples with their tensors on the CPU: what is pickled keeps its device."""
+    match value:
+        case Tensor():
+            return value.detach().cpu()
+        case dict():
+            return {k: _on_cpu(v) for k, v in cast("dict[Any, Any]", value).items()}
+        case tuple():
+            return tuple(_on_cpu(v) for v in cast("tuple[Any, ...]", value))
+        case _:
+            return value

@@ -1,0 +1,127 @@
+"""Ranks for tests of the trainer on several devices: three processes that do what they are told."""
+
+import multiprocessing as mp
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import torch
+from numpy import ndarray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.config.learn import LearnSection
+from agentrl.credit import TokenCredit
+from agentrl.learn.dtensor import whole
+from agentrl.learn.ranks import Ranks
+from agentrl.learn.sample import Group
+from agentrl.learn.trainer import Trainer
+from agentrl.trajectory import Tree
+
+R = TypeVar("R")
+MOST = 3
+DEADLINE_S = 240.0
+
+
+class World:
+    """Processes that can form groups of two and of three ranks. Closing it ends them."""
+
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self._connections = connections
+
+    def run(self, work: Callable[..., R], *args: Any, size: int = 2) -> list[R]:
+        """Return what `work(ranks, *args)` returns on each of `size` ranks."""
+        for connection in self._connections[:size]:
+            connection.send((size, work, args))
+        found: list[Any] = []
+        for connection in self._connections[:size]:
+            assert connection.poll(DEADLINE_S), "a rank has not answered"
+            found.append(connection.recv())
+        errors = [each for ok, each in found if not ok]
+        assert not errors, "\n".join(errors)
+        return [each for _, each in found]
+
+
+@contextmanager
+def world() -> Generator[World]:
+    """Open a world."""
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [context.Pipe() for _ in range(MOST)]
+        started = [
+            context.Process(target=_serve, args=(rank, theirs, f"file://{folder}/store"))
+            for rank, (_, theirs) in enumerate(pairs)
+        ]
+        try:
+            for process in started:
+                process.start()
+            yield World([ours for ours, _ in pairs])
+        finally:
+            for ours, _ in pairs:
+                ours.send(None)
+            for process in started:
+                if process.pid is not None:
+                    process.join(30)
+                    process.kill()
+
+
+def trained(
+    ranks: Ranks,
+    model: PreTrainedModel,
+    config: LearnSection,
+    batches: Sequence[Sequence[Tree]],
+    weights: Any = None,
+) -> tuple[
+    list[dict[str, Tensor]], Sequence[Mapping[str, float]], dict[str, Tensor], Sequence[TokenCredit]
+]:
+    """Return the gradients of every optimiser step, the metrics of every batch, the weights, and
+    the credit of the last batch."""
+    trainer = Trainer(model, config, seed=5, steps=len(batches), ranks=ranks)
+    trainer.keeps_credit = True
+    gradients: list[dict[str, Tensor]] = []
+    update = trainer.optimizer.update
+
+    def noted(*, step: int = 0) -> Tensor:
+        named = trainer.optimizer.named()
+        gradients.append({n: whole(p.grad).clone() for n, p in named.items() if p.grad is not None})
+        return update(step=step)
+
+    trainer.optimizer.update = noted  # pyright: ignore[reportAttributeAccessIssue]
+    metrics = [trainer.step(batch, weights=weights) for batch in batches]
+    found = {n: whole(p).clone() for n, p in trainer.optimizer.weights().items()}
+    return gradients, metrics, found, trainer.credits
+
+
+def differs(groups: Sequence[Group]) -> list[ndarray]:
+    """Return an advantage that depends on the process."""
+    return [torch.rand(len(s.token_ids)).double().numpy() for g in groups for s in g.samples]
+
+
+def _serve(rank: int, connection: Connection, store: str) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from agentrl.learn.sharded.mesh import MeshRanks
+
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=DEADLINE_S)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=MOST, timeout=timeout)
+    known: dict[int, Ranks] = {1: Ranks()}
+    for size in range(2, MOST + 1):
+        group = dist.new_group(list(range(size)), timeout=timeout)
+        if isinstance(group, dist.ProcessGroup):
+            mesh = DeviceMesh.from_group(group, "cpu", mesh=torch.arange(size))
+            known[size] = MeshRanks(mesh, group)
+    while (task := connection.recv()) is not None:
+        size, work, args = task
+        try:
+            connection.send((True, work(known[size], *args)))
+        except BaseException:  # noqa: BLE001 - shown where it was asked for
+            connection.send((False, traceback.format_exc()))
+    dist.destroy_process_group()
