@@ -16,8 +16,9 @@
     9     weights into the engine               Gate.load, in `_Loop._step` below
 
 cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
-in processes of their own. gateway/ makes an agent program a world; vision/ is what images become in
-steps 3, 6 and 8.
+in processes of their own, learn/sharded/ the trainer of step 8 on several devices; sync/ is how
+weights get from one to the other. gateway/ makes an agent program a world; vision/ is what images
+become in steps 3, 6 and 8.
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
 wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py,
@@ -163,7 +164,9 @@ async def _train(
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
-            engine, trainer = wiring.engine_and_trainer(config, policy)
+            engine = wiring.engine(config, policy)
+            trainer = await in_thread_to_the_end(wiring.trainer, config, policy)
+            stack.callback(trainer.close)
             checkpoints = wiring.checkpoints(
                 config, folder.checkpoints, policy.tokenizer, policy.images
             )

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.run import RunConfig, SandboxSection
 from agentrl.config.schema import plain
@@ -15,6 +15,7 @@ from agentrl.env import Env
 from agentrl.evaluation.budget import Budget, Prices
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.evaluation.stopping import HalfWidth
+from agentrl.launch import Launch
 from agentrl.metrics import Sink
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.registry import make
@@ -43,7 +44,7 @@ from agentrl.task import Task
 from agentrl.wandb_sink import WandbSink
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from agentrl.chat.format import ChatFormat
     from agentrl.engine.opening import ClosingEngine
@@ -374,28 +375,36 @@ def chat_format(
     )
 
 
-def trainer(
-    config: RunConfig, model: "PreTrainedModel", images: "ImageProcessor | None" = None
-) -> "Trainer":
-    """Return the learning half around a model, which it changes; see `engine_and_trainer`."""
+def trainer_settings(config: RunConfig, images: "ImageProcessor | None") -> dict[str, Any]:
+    """Return what a trainer takes besides its model and its section, the same on every rank."""
+    return {
+        "seed": derive(config.run.seed, "trainer"),
+        "temperature": config.sampling.temperature,
+        "steps": config.run.steps,
+        "images": images,
+    }
+
+
+def trainer(config: RunConfig, policy: "Policy") -> "Trainer":
+    """Return the learning half around a policy, which it changes: the engine has copied it before.
+
+    It may start processes; who asked for it closes it.
+    """
+    if config.learn.devices.count > 1 or Launch.of() is not None:
+        from agentrl.learn.sharded.opening import leading_trainer
+
+        return leading_trainer(config, policy)
     from agentrl.learn.trainer import Trainer
 
-    return Trainer(
-        model,
-        config.learn,
-        seed=derive(config.run.seed, "trainer"),
-        temperature=config.sampling.temperature,
-        steps=config.run.steps,
-        images=images,
-    )
+    return Trainer(policy.model, config.learn, **trainer_settings(config, policy.images))
 
 
-def engine_and_trainer(config: RunConfig, policy: "Policy") -> tuple["ClosingEngine", "Trainer"]:
-    """Return both halves around a policy. The engine copies it before the trainer puts adapters
-    into it, or rounds it."""
+def engine(config: RunConfig, policy: "Policy") -> "ClosingEngine":
+    """Return the engine around a policy, which it copies before a trainer puts adapters into it,
+    or rounds it."""
     from agentrl.engine.opening import engine_of
 
-    return engine_of(config, policy), trainer(config, policy.model, policy.images)
+    return engine_of(config, policy)
 
 
 def checkpoints(

@@ -11,6 +11,7 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import err, out, show_table
 from agentrl.cli.progress import watch
+from agentrl.launch import Launch
 
 if TYPE_CHECKING:
     from agentrl.training import RunResult
@@ -38,6 +39,12 @@ def train(
     from agentrl import training
     from agentrl.config.load import load_config
 
+    launch = Launch.of()
+    if launch is not None and not launch.leads:
+        from agentrl.learn.sharded.torchrun import follow
+
+        follow(launch)
+        return
     config = load_config(config_file, overrides or ())
     try:
         with _sigterm_as_ctrl_c(), watch(err) as progress:

@@ -2,12 +2,13 @@
 
     step-000020/
       config.json model.safetensors(.index.json) tokenizer.json ...   the policy, for any tool
-      optimizer.safetensors                              moments and step counts by parameter name
+      optimizer.safetensors                              moments and step counts by parameter name;
+                                                         optimizer.shards/ of several devices
       critic.safetensors                                 the same of the critic, and its weights
       adapter/                                           LoRA alone, as peft writes it
-      ema.safetensors, ema/                              the average in float32; as a model folder
+      ema.safetensors (or .shards/), ema/                the average in float32; as a model folder
       ewma.safetensors or snapshots.safetensors          weights the clip is anchored to
-      state.json                                         counters, random states, samplers
+      state.json, random-00001.json ...                  counters, random states, samplers
       ...                                                files of those who wrote them with it
       manifest.json                                      every file's size and SHA-256, the model
 
@@ -26,22 +27,17 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.lora import identity, is_adapted, load_adapter, save_adapter
 from agentrl.learn.quiet import no_bars
-from agentrl.learn.randomness import random_state, set_random_state
+from agentrl.learn.randomness import random_state
 from agentrl.learn.trainer import Trainer
 
 FORMAT = 1
 """Of the folder; raised when an older reader would misread it."""
-
-_NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures", "dtype"}
-"""Config keys that differ between loading a model and making it; tensors name their own types."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -126,18 +122,11 @@ def save(
     with _or_nothing(partial, final):
         partial.mkdir(parents=True)
         _save_policy(partial, trainer.model, trainer.weights(), (tokenizer, images))
-        if is_adapted(trainer.model):
-            save_adapter(trainer.model, partial / "adapter")
         if trainer.ema is not None:
             _save_policy(
                 partial / "ema", trainer.model, trainer.judged_weights(), (tokenizer, images)
             )
-            save_file(_contiguous(trainer.ema.state()), partial / "ema.safetensors")
-        save_file(_contiguous(trainer.optimizer.state()), partial / "optimizer.safetensors")
-        if trainer.critic is not None:
-            save_file(_contiguous(trainer.critic.state()), partial / "critic.safetensors")
-        if anchor := trainer.anchor.state():
-            save_file(_contiguous(anchor), partial / f"{trainer.anchor.name}.safetensors")
+        trainer.write_state(partial)
         state = {
             "step": step,
             "version": trainer.version,
@@ -148,7 +137,7 @@ def save(
         _write_json(partial / "state.json", state)
         for name, data in (files or {}).items():
             (partial / name).write_bytes(data)
-        _write_json(partial / "manifest.json", _manifest(partial, trainer.model))
+        _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
         _sync(partial)
         _replace(partial, final)
     for old in _checkpoints(folder)[:-keep]:
@@ -172,42 +161,10 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     """
     manifest = _read_json(checkpoint / "manifest.json")
     _check_files(checkpoint, manifest)
-    _check_model(checkpoint, manifest["model"], _identity(trainer.model))
+    _check_model(checkpoint, manifest["model"], trainer.identity)
     state = _read_json(checkpoint / "state.json")
-    kept = checkpoint / f"{trainer.anchor.name}.safetensors"
-    anchor = load_file(kept) if kept.is_file() else {}
-    moments = load_file(checkpoint / "optimizer.safetensors")
-    critic = _part(checkpoint / "critic.safetensors", trainer.critic, "learn.critic")
-    if trainer.critic is not None:
-        trainer.critic.check_state(critic)
-    average = _part(checkpoint / "ema.safetensors", trainer.ema, "learn.ema")
-    if is_adapted(trainer.model):
-        load_adapter(trainer.model, checkpoint / "adapter")
-    else:
-        with no_bars():
-            loaded = type(trainer.model).from_pretrained(checkpoint, dtype=trainer.model.dtype)
-        trainer.model.load_state_dict(loaded.state_dict())
-    if trainer.ema is not None:
-        trainer.ema.load_state(average)
-    trainer.optimizer.load_state(moments, updates=state["updates"])
-    if trainer.critic is not None:
-        trainer.critic.load_state(critic)
-    trainer.anchor.load_state(anchor)
-    trainer.version = state["version"]
-    set_random_state(state["random"])
+    trainer.read_state(checkpoint)
     return Checkpoint(step=state["step"], samplers=state["samplers"])
-
-
-def _part(path: Path, wanted: object | None, key: str) -> dict[str, Tensor]:
-    """Return the tensors of a file that is only there if the config asked for it."""
-    if wanted is None:
-        return {}
-    if not path.exists():
-        raise ConfigError(
-            f"{path.parent} was written without {path.stem}, and the config has {key}; resume with "
-            "the config the run was started with, or start a new run"
-        )
-    return load_file(path)
 
 
 def _save_policy(
@@ -277,29 +234,13 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [steps[step] for step in sorted(steps)]
 
 
-def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.contiguous() for name, value in state.items()}
-
-
-def _manifest(folder: Path, model: PreTrainedModel) -> dict[str, Any]:
+def _manifest(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         "format": FORMAT,
-        "model": _identity(model),
+        "model": identity,
         "files": {str(path.relative_to(folder)): _fingerprint(path) for path in files},
     }
-
-
-def _identity(model: PreTrainedModel) -> dict[str, Any]:
-    """Return what two models must share for one to take the other's checkpoint, as plain JSON."""
-    config = {k: v for k, v in model.config.to_dict().items() if k not in _NO_IDENTITY}
-    tensors = {
-        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-        for name, value in model.state_dict().items()
-    }
-    adapter = identity(model)
-    parts = {"config": config, "tensors": tensors, "adapter": adapter}
-    return json.loads(json.dumps(parts, default=str))
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

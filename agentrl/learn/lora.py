@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learning.lora import LoraSection
 from agentrl.errors import ConfigError
+from agentrl.learn.dtensor import alike, local, whole
 from agentrl.learn.swap import trained
 
 ADAPTER = "default"
@@ -79,42 +80,52 @@ def is_adapted(model: nn.Module) -> bool:
 
 
 def merged(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights by their Hugging Face names, detached, adapters added to what they adapt.
+    """Return the weights by their Hugging Face names, see `merging`."""
+    return dict(merging(model))
+
+
+def merging(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights with their Hugging Face names, detached, adapters added to what they adapt.
 
     Sums are float32: an adapter's part may be less than the last bit of a bfloat16 weight. What has
     no adapter is not copied.
     """
     deltas = {f"{name}.base_layer.weight": layer for name, layer in adapted(model)}
-    weights: dict[str, Tensor] = {}
-    with torch.no_grad():
-        for name, value in model.state_dict().items():
-            if ".lora_" in name:
-                continue
-            layer = deltas.get(name)
-            if layer is not None:
+    for name, value in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        layer = deltas.get(name)
+        if layer is not None:
+            with torch.no_grad():
                 value = value.float() + layer.get_delta_weight(ADAPTER).float()
-            weights[name.replace(".base_layer.", ".")] = value.detach()
-    return weights
+        yield name.replace(".base_layer.", "."), value.detach()
 
 
-def save_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the adapter as peft does: `PeftModel.from_pretrained(base model, folder)` reads it."""
+def save_adapter(model: PreTrainedModel, folder: Path | None) -> None:
+    """Write the adapter as peft does: `PeftModel.from_pretrained(base model, folder)` reads it.
+
+    A collective where it is in shards: all but one rank give no folder.
+    """
     from peft import get_peft_model_state_dict
 
+    state = {n: whole(v).contiguous() for n, v in get_peft_model_state_dict(model).items()}
+    if folder is None:
+        return
     config = copy.deepcopy(_configs(model)[ADAPTER])
     config.base_model_name_or_path = model.name_or_path or None
     config.inference_mode = True
     config.save_pretrained(folder)
-    state = get_peft_model_state_dict(model)
-    save_file({f"{PREFIX}{n}": v.contiguous() for n, v in state.items()}, folder / FILE)
+    save_file({f"{PREFIX}{n}": v for n, v in state.items()}, folder / FILE)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     """Take over what `save_adapter` wrote, into a model with adapters of the same shape."""
-    from peft import set_peft_model_state_dict
+    from peft import get_peft_model_state_dict
 
     state = load_file(folder / FILE)
-    set_peft_model_state_dict(model, {n.removeprefix(PREFIX): v for n, v in state.items()})
+    with torch.no_grad():
+        for name, value in get_peft_model_state_dict(model).items():
+            local(value).copy_(local(alike(state[f"{PREFIX}{name}"], value)))
 
 
 def identity(model: PreTrainedModel) -> dict[str, str]:

@@ -89,10 +89,10 @@ class AdamW:
         """Return what is optimised by parameter name, in float32; no copies."""
         return {name: master.weight.detach() for name, master in self._masters.items()}
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self, *, masters: bool = False) -> dict[str, Tensor]:
         """Return the moments and step counts as `exp_avg.<parameter>` and so on, and `master.<...>`
-        where the model holds a rounded copy; no copies."""
-        return dict(self._states())
+        where the model holds a rounded copy, or of all weights; no copies."""
+        return dict(self._states(masters=masters))
 
     def load_state(self, state: Mapping[str, Tensor], *, updates: int) -> None:
         """Take over what `state` returned; it is copied onto the parameters' devices.
@@ -100,26 +100,26 @@ class AdamW:
         The model has its own weights already.
         """
         for name, master in self._masters.items():
-            kept = {kind: state.get(f"{kind}.{name}") for kind in MOMENTS}
+            moments = {kind: state.get(f"{kind}.{name}") for kind in MOMENTS}
             self._adamw.state[master.weight] = {
                 kind: alike(value, master.weight if value.dim() else value).to(
                     master.weight.device, copy=True
                 )
-                for kind, value in kept.items()
+                for kind, value in moments.items()
                 if value is not None
             }
-            if master.rounds:
+            if (kept := state.get(f"master.{name}")) is not None:
                 with torch.no_grad():
-                    master.weight.copy_(state[f"master.{name}"])
+                    master.weight.copy_(alike(kept, master.weight))
         self.updates = updates
 
     @property
     def _weights(self) -> list[nn.Parameter]:
         return [master.weight for master in self._masters.values()]
 
-    def _states(self) -> Iterator[tuple[str, Tensor]]:
+    def _states(self, *, masters: bool) -> Iterator[tuple[str, Tensor]]:
         for name, master in self._masters.items():
             for kind, value in self._adamw.state.get(master.weight, {}).items():
                 yield f"{kind}.{name}", value
-            if master.rounds:
+            if masters or master.rounds:
                 yield f"master.{name}", master.weight.detach()

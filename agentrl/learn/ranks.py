@@ -4,13 +4,16 @@ Every rank holds the same batch and decides the same: credit, selection and the 
 are computed everywhere. Forward and backward passes are what is split.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agentrl.config.learning.precision import Precision
+from agentrl.learn.dtensor import alike
 from agentrl.learn.tally import Tally
 from agentrl.learn.tokens import Layout, Tokens, TokenSequence, no_tokens
 
@@ -62,6 +65,25 @@ class Ranks:
     def add_gradients(self, module: nn.Module) -> None:
         """Let every rank have the sum of the gradients of a module that is whole on each. A
         collective."""
+
+    def gathered(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return weights by name, whole, on the first rank; nothing on the others. A collective."""
+        return dict(weights)
+
+    def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
+        """Write a state into a folder of a checkpoint. A collective."""
+        whole = {key: value.contiguous() for key, value in state.items()}
+        save_file(whole, folder / f"{name}.safetensors")
+
+    def read(self, folder: Path, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what `write` wrote, by however many ranks, in the shards of `like` where it has
+        something of that name. A collective."""
+        file = folder / f"{name}.safetensors"
+        if file.is_file():
+            return {k: alike(v, like[k]) if k in like else v for k, v in load_file(file).items()}
+        from agentrl.learn.sharded.shards import read_shards
+
+        return read_shards(folder / f"{name}.shards", like, None)
 
     def check_same(self, digest: Callable[[], str], what: str) -> None:
         """Raise `LearnError` if ranks have different digests of what has to be the same. A

@@ -1,9 +1,11 @@
 """Step 8 of the flow: a batch of trees becomes new weights, and the version goes up by one."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +26,10 @@ from agentrl.learn.ema import Ema
 from agentrl.learn.evidence import Evidence
 from agentrl.learn.forward import head_is_plain
 from agentrl.learn.gap import GapAlarm, gap_metrics
+from agentrl.learn.identity import identity_of
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.lora import merged
+from agentrl.learn.lora import merged, merging
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
 from agentrl.learn.newpolicy import prepare
@@ -37,6 +40,7 @@ from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metri
 from agentrl.learn.sample import Group, Trainable, TurnWeights, sampled
 from agentrl.learn.selection import Moment
 from agentrl.learn.shaping import shaped
+from agentrl.learn.state import read_state, write_state
 from agentrl.learn.swap import swapped
 from agentrl.learn.tally import Tally
 from agentrl.learn.taught import Taught
@@ -103,10 +107,19 @@ class Trainer:
         )
         needs_reference = "reference logprobs" in self._methods.needs
         self._reference = self._evidence.frozen() if needs_reference else None
+        self._types: dict[str, torch.dtype] = {}
+        """Of weights that are float32 here and rounded when they are collected."""
+        self._identity: Mapping[str, Any] = {}
+        if self.ranks.size > 1:
+            self._identity = identity_of(model)
+            if config.lora is None:
+                self._types = {name: v.dtype for name, v in model.state_dict().items()}
         if self._reference is not None:
             self.ranks.shard(self._reference.model, precision=config.precision)
         self.ranks.shard(model, precision=config.precision)
         self.optimizer = AdamW(model, config.optimizer, steps=steps)
+        self.rounds = bool(self._types) and config.precision != "float32"
+        """Whether a checkpoint's policy is rounded, and its weights are kept apart."""
         self.ema = None
         """The average of the weights, if the config asks for one."""
         if config.ema is not None:
@@ -190,12 +203,45 @@ class Trainer:
         Adapters are added to what they adapt. The next step changes them in place: whoever keeps
         them longer copies them.
         """
-        return merged(self.model)
+        if self.ranks.size == 1:
+            return merged(self.model)
+        return self._gathered()
 
     def judged_weights(self) -> dict[str, Tensor]:
         """Return what is evaluated, as `weights` does: the average, if there is one."""
         with swapped(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
+
+    def write_state(self, folder: Path) -> None:
+        """Write what a checkpoint holds besides the policy and counters. A collective."""
+        write_state(self, folder)
+
+    def read_state(self, checkpoint: Path) -> None:
+        """Take over a checkpoint; see `checkpoint.load`, which checks it. A collective."""
+        read_state(self, checkpoint)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Return what a model must share with this one to take its checkpoints."""
+        return self._identity or identity_of(self.model)
+
+    def close(self) -> None:
+        """Release what training took besides memory. Idempotent."""
+
+    def _gathered(self) -> dict[str, Tensor]:
+        """Return the weights in the types the model computes in; tied ones are collected once."""
+        names: dict[int, str] = {}
+        tied: dict[str, str] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            first = names.setdefault(id(parameter), name)
+            if first != name:
+                tied[name] = first
+        found = self.ranks.gathered(
+            (name, value.to(self._types.get(name, value.dtype)))
+            for name, value in merging(self.model)
+            if name not in tied
+        )
+        return found | {name: found[first] for name, first in tied.items() if first in found}
 
     def _credited(self, groups: Sequence[Group]) -> list[Row]:
         samples = [sample for group in groups for sample in group.samples]

@@ -33,6 +33,7 @@ from agentrl.engine.remote.wire import (
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from agentrl.sync.stream import distinct
 from agentrl.thread import in_thread
 
 PIECE_BYTES = 2**24
@@ -325,15 +326,7 @@ def to_safetensors(weights: Mapping[str, Tensor]) -> bytes:
     """
     from safetensors.torch import save
 
-    plain: dict[str, Tensor] = {}
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    for name, tensor in weights.items():
-        place = (tensor.data_ptr(), tuple(tensor.shape))
-        if place in seen:
-            continue
-        seen.add(place)
-        plain[name] = tensor.detach().cpu().contiguous()
-    return save(plain)
+    return save({n: v.detach().cpu().contiguous() for n, v in distinct(weights).items()})
 
 
 def _absolute(path: "str | os.PathLike[str]") -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from agentrl.engine.remote.client import to_safetensors
 from agentrl.engine.weights import Weights
+from agentrl.sync.stream import write_safetensors
 
 
 class SharedWeights:
@@ -19,7 +19,7 @@ class SharedWeights:
         descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, descriptor)
         with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.write(to_safetensors(weights))
+            write_safetensors(file, weights)
         self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         """Where processes of the same user find it, while this object lives."""
 

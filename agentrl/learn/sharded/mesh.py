@@ -1,6 +1,7 @@
 """The ranks of one trainer as a process group of torch: Gloo between CPUs, NCCL between GPUs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -11,9 +12,11 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learning.precision import Precision
 from agentrl.errors import LearnError
+from agentrl.learn.dtensor import whole
 from agentrl.learn.ranks import Ranks
 from agentrl.learn.sharded.balance import split
 from agentrl.learn.sharded.shard import shard
+from agentrl.learn.sharded.shards import read_shards, write_shards
 from agentrl.learn.tally import Tally
 from agentrl.learn.tokens import Layout, TokenSequence
 
@@ -64,6 +67,29 @@ class MeshRanks(Ranks):
             own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = self.total(own)
 
+    def gathered(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return weights by name, whole, in the memory of the first rank's machine.
+
+        One tensor after the other: no device ever holds more than one of them whole.
+        """
+        found: dict[str, Tensor] = {}
+        for name, value in weights:
+            full = whole(value)
+            if self.rank == 0:
+                found[name] = full.cpu()
+        return found
+
+    def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
+        """Write this rank's part of a state into a folder that all ranks see."""
+        write_shards(folder / f"{name}.shards", state, self._control)
+
+    def read(self, folder: Path, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return this rank's part of what any number of ranks wrote."""
+        shards = folder / f"{name}.shards"
+        if shards.is_dir():
+            return read_shards(shards, like, self._control)
+        return super().read(folder, name, like)
+
     def check_same(self, digest: Callable[[], str], what: str) -> None:
         """Raise `LearnError` if ranks have different digests of what has to be the same."""
         found = self._gathered(digest())
@@ -73,6 +99,12 @@ class MeshRanks(Ranks):
                 "numbers, or depends on the process; let it depend on its arguments alone, or set "
                 "learn.devices.count to 1"
             )
+
+    def broadcast(self, value: T | None) -> T:
+        """Return what the first rank gives. A collective."""
+        shared: list[Any] = [value]
+        dist.broadcast_object_list(shared, group=self._control, group_src=0)
+        return shared[0]
 
     def _gathered(self, value: T) -> list[T]:
         found: list[Any] = [None] * self.size

@@ -1,0 +1,89 @@
+"""The trainer that a run holds when there are several devices: it leads the other ranks."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from agentrl.errors import AgentrlError, LearnError
+from agentrl.learn.collected import Collected
+from agentrl.learn.sharded.link import Command, Link
+from agentrl.learn.trainer import Trainer
+
+
+class LeadingTrainer(Trainer):
+    """The trainer of rank 0. Each of its collectives is announced to the others first."""
+
+    def __init__(self, *args: Any, link: Link, **kwargs: Any) -> None:
+        """Take what a `Trainer` takes, and the way to ranks that make the same one meanwhile."""
+        self._link = link
+        self._announced = False
+        with self._blaming():
+            super().__init__(*args, **kwargs)
+
+    def learn(self, batch: Collected) -> dict[str, float]:
+        """Train on a batch, with all ranks."""
+        with self._together("learn", batch, self.keeps_credit):
+            return super().learn(batch)
+
+    def forget(self, *, before: int) -> None:
+        """Drop what is kept for older tokens, on all ranks."""
+        with self._together("forget", before):
+            super().forget(before=before)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights, whole and copied, in this process's memory."""
+        with self._together("weights"):
+            return super().weights()
+
+    def judged_weights(self) -> dict[str, Tensor]:
+        """Return what is evaluated, whole and copied."""
+        with self._together("judged_weights"):
+            return super().judged_weights()
+
+    def write_state(self, folder: Path) -> None:
+        """Write the state of all ranks."""
+        with self._together("write_state", folder):
+            super().write_state(folder)
+
+    def read_state(self, checkpoint: Path) -> None:
+        """Let all ranks take over a checkpoint."""
+        with self._together("read_state", checkpoint):
+            super().read_state(checkpoint)
+
+    def close(self) -> None:
+        """End the other ranks. Idempotent."""
+        self._link.close()
+
+    @contextmanager
+    def _together(self, name: str, *arguments: Any) -> Generator[None]:
+        """Do with all ranks what the block does; what it calls in turn needs no announcement."""
+        if self._announced:
+            yield
+            return
+        self._announced = True
+        try:
+            with self._blaming():
+                self._link.tell(Command(name, arguments))
+                yield
+        finally:
+            self._announced = False
+
+    @contextmanager
+    def _blaming(self) -> Generator[None]:
+        """Say which rank has ended where that is why a collective failed."""
+        try:
+            yield
+        except AgentrlError:
+            raise
+        except Exception as error:
+            why = self._link.blame()
+            if why is None:
+                raise
+            raise LearnError(
+                f"{why}; the others cannot go on without it. The run stops: the same command with "
+                "--resume goes on from its newest checkpoint, with as many devices as the config "
+                "then says"
+            ) from error

@@ -1,0 +1,55 @@
+"""How the leading rank reaches the others, whoever started them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from agentrl.learn.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A collective of the trainer that all ranks are to take part in."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+    def run(self, trainer: Trainer) -> None:
+        """Take part, as one of those that nobody waits for an answer from."""
+        COMMANDS[self.name](trainer, *self.arguments)
+
+
+def _learn(trainer: Trainer, batch: Any, keeps_credit: bool) -> None:
+    trainer.keeps_credit = keeps_credit
+    trainer.learn(batch)
+
+
+def _forget(trainer: Trainer, before: int) -> None:
+    trainer.forget(before=before)
+
+
+COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "learn": _learn,
+    "forget": _forget,
+    "weights": Trainer.weights,
+    "judged_weights": Trainer.judged_weights,
+    "write_state": Trainer.write_state,
+    "read_state": Trainer.read_state,
+}
+
+
+@runtime_checkable
+class Link(Protocol):
+    """The way to the other ranks. Owned by the leading trainer, which closes it."""
+
+    def tell(self, command: Command) -> None:
+        """Let every other rank do this next; does not wait for them."""
+        ...
+
+    def blame(self) -> str | None:
+        """Return which rank has ended and what it said; None if all of them live."""
+        ...
+
+    def close(self) -> None:
+        """End the other ranks. Idempotent."""
+        ...

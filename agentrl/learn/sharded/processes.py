@@ -1,0 +1,175 @@
+"""The other ranks as processes of this machine that the run starts, and that end with it."""
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import agentrl
+from agentrl.errors import AgentrlError, ConfigError, LearnError
+from agentrl.learn.sharded.link import Command
+from agentrl.learn.sharded.setup import Setup, follower, leave
+
+READY = "ready"
+END_S = 10.0
+"""How long a process has to end whose command line is gone before it is killed."""
+BLAME_S = 5.0
+"""How long is waited for a process to be seen as ended after something broke."""
+LOG_BYTES = 4_000
+
+
+class Processes:
+    """A `Link` to processes of this machine. Each ends by itself as soon as its socket is gone."""
+
+    def __init__(self, setups: Sequence[Setup], *, start_s: float) -> None:
+        """Start the processes and wait until each has its model; raises what keeps one from it."""
+        self._members: list[_Member] = []
+        deadline = time.monotonic() + start_s
+        try:
+            for setup in setups:
+                self._members.append(_Member(setup))
+            for member in self._members:
+                member.wait_ready(max(0.0, deadline - time.monotonic()))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the ids of the processes by rank."""
+        return [member.process.pid for member in self._members]
+
+    def tell(self, command: Command) -> None:
+        """Let every process do this next."""
+        data = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
+        for member in self._members:
+            member.connection.send_bytes(data)
+
+    def blame(self) -> str | None:
+        """Return which process has ended and what it wrote."""
+        deadline = time.monotonic() + BLAME_S
+        while True:
+            for member in self._members:
+                if (code := member.process.poll()) is not None:
+                    return (
+                        f"rank {member.rank} of the trainer, process {member.process.pid}, has "
+                        f"ended ({_ending(code)}) and wrote: {member.said}"
+                    )
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """End the processes. Idempotent."""
+        for member in self._members:
+            member.connection.close()
+        deadline = time.monotonic() + END_S
+        for member in self._members:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                member.process.wait(max(0.0, deadline - time.monotonic()))
+            member.end()
+        self._members = []
+        leave()
+
+
+class _Member:
+    def __init__(self, setup: Setup) -> None:
+        ours, theirs = socket.socketpair()
+        self.rank = setup.rank
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        with theirs:
+            self.process = subprocess.Popen(
+                (sys.executable, "-m", __name__, str(theirs.fileno())),
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+            )
+        self.connection = Connection(ours.detach())
+        self.connection.send(setup)
+
+    def wait_ready(self, within_s: float) -> None:
+        try:
+            said = self.connection.recv() if self.connection.poll(within_s) else None
+        except (EOFError, OSError):
+            self.process.wait(END_S)
+            raise LearnError(f"rank {self.rank} of the trainer ended: {self.said}") from None
+        if isinstance(said, AgentrlError):
+            raise said
+        if said != READY:
+            raise LearnError(
+                f"rank {self.rank} of the trainer was not ready in time (learn.devices.start_s); "
+                f"it wrote: {self.said}"
+            )
+
+    @property
+    def said(self) -> str:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LOG_BYTES))
+        return self._log.read().decode(errors="replace").strip() or "nothing"
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+
+def serve(descriptor: int) -> None:
+    """Be a rank for whoever has the other end of the socket, until it is gone."""
+    # Ctrl-C reaches all processes of a terminal; the run's own decides when a step is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    setup = connection.recv()
+    try:
+        trainer = follower(setup, lambda: connection.send(READY))
+    except ConfigError as error:
+        connection.send(error)
+        return
+    commands: SimpleQueue[Command] = SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, commands), daemon=True).start()
+    try:
+        while True:
+            commands.get().run(trainer)
+    except BaseException:  # noqa: BLE001 - the others notice that this rank is gone
+        traceback.print_exc()
+        os._exit(1)  # without waiting for them
+
+
+def _listen(connection: Connection, commands: "SimpleQueue[Command]") -> None:
+    """Hand commands on; end the process when there will be no more, whatever it is waiting for."""
+    try:
+        while True:
+            commands.put(connection.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - a command that cannot be read, nobody could obey
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _environment() -> dict[str, str]:
+    """Return ours, in which the same modules are found."""
+    roots = [str(Path(agentrl.__file__).parents[1]), *filter(None, sys.path)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+
+
+def _ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""The other ranks as the other processes of `torchrun`, on one machine or many.
+
+The store that torchrun's processes meet at says that there is a command; the command itself is
+broadcast. Who waits for one asks the store again and again: steps may be hours apart. torchrun
+ends all processes when one of them fails.
+"""
+
+import contextlib
+import datetime
+import pickle
+import signal
+from typing import Any
+
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from agentrl.launch import Launch
+from agentrl.learn.sharded.link import Command
+from agentrl.learn.sharded.mesh import MeshRanks
+from agentrl.learn.sharded.setup import Setup, follower, leave
+
+SETUP = "setup"
+ASK_S = 60.0
+"""How long the store is asked at once."""
+
+
+def meeting_point() -> Store:
+    """Return the store of torchrun's processes."""
+    store: Any = next(rendezvous("env://"))[0]
+    return PrefixStore("agentrl", store)
+
+
+class Broadcast:
+    """A `Link` to torchrun's other processes."""
+
+    def __init__(self, store: Store, ranks: MeshRanks) -> None:
+        self._store = store
+        self._ranks = ranks
+        self._told = 0
+        self._open = True
+
+    def tell(self, command: Command) -> None:
+        """Let every process do this next."""
+        self._store.set(_key(self._told), "go")
+        self._told += 1
+        self._ranks.broadcast(command)
+
+    def blame(self) -> str | None:
+        """Return that one of them broke off: which one, torchrun knows."""
+        return "another process of torchrun has ended, see what torchrun writes"
+
+    def close(self) -> None:
+        """End the other processes. Idempotent."""
+        if self._open:
+            self._open = False
+            with contextlib.suppress(RuntimeError):  # they are gone, and so is the store
+                self._store.set(_key(self._told), "end")
+            leave()
+
+
+def announce(store: Store, setup: Setup) -> None:
+    """Tell the others what they are to be; each puts its own rank in."""
+    store.set(SETUP, pickle.dumps(setup).hex())
+
+
+def follow(launch: Launch) -> None:
+    """Be a rank for the process that holds the run, until it says that this is the end."""
+    # torchrun passes on what stops it, and the one that holds the run decides when a step is done.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    store = meeting_point()
+    trainer = follower(_setup(store, launch), lambda: None, store)
+    ranks = trainer.ranks
+    assert isinstance(ranks, MeshRanks)
+    done = 0
+    while _awaited(store, _key(done)) == b"go":
+        done += 1
+        command: Command = ranks.broadcast(None)
+        command.run(trainer)
+    leave()
+
+
+def _setup(store: Store, launch: Launch) -> Setup:
+    setup: Setup = pickle.loads(bytes.fromhex(_awaited(store, SETUP).decode()))
+    return setup.of(rank=launch.rank, local_rank=launch.local_rank)
+
+
+def _awaited(store: Store, key: str) -> bytes:
+    while True:
+        with contextlib.suppress(DistStoreError):
+            store.wait([key], datetime.timedelta(seconds=ASK_S))
+            return store.get(key)
+
+
+def _key(number: int) -> str:
+    return f"command/{number}"

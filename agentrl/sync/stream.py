@@ -1,0 +1,66 @@
+"""A state dict written as safetensors, one tensor after the other.
+
+The bytes of the whole file never exist beside the weights: a model is in memory twice at most, as
+it is and where it is written to.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What the format calls the types that weights have."""
+
+
+def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights without names that share another one's storage, as a tied head does."""
+    found: dict[str, Tensor] = {}
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for name, tensor in weights.items():
+        place = (tensor.data_ptr(), tuple(tensor.shape))
+        if place not in seen or not tensor.numel():
+            seen.add(place)
+            found[name] = tensor
+    return found
+
+
+def write_safetensors(file: BinaryIO, weights: Mapping[str, Tensor]) -> int:
+    """Write the weights where the file stands, and return how many bytes that were.
+
+    What shares its storage is written once, under its first name. Raises `ValueError` for a type
+    that no weight has.
+    """
+    # The widest first: then every tensor begins at a multiple of its own width.
+    ordered = sorted(distinct(weights).items(), key=lambda item: -item[1].element_size())
+    header: dict[str, object] = {}
+    stop = 0
+    for name, tensor in ordered:
+        if tensor.dtype not in KINDS:
+            raise ValueError(f"{name!r} is {tensor.dtype}, which no weight is; convert it first")
+        start, stop = stop, stop + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": KINDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, stop],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for _, tensor in ordered:
+        plain = tensor.detach().cpu().contiguous()
+        file.write(plain.flatten().view(torch.uint8).numpy().data)
+    return 8 + len(text) + stop

@@ -1,0 +1,186 @@
+"""A run whose trainer is several processes: one config key, the same numbers, and no orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agentrl import training
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, LearnError
+from agentrl.first_policy import Policy
+from agentrl.launch import Launch
+from agentrl.learn.sharded.lead import LeadingTrainer
+from agentrl.learn.sharded.opening import leading_trainer
+from agentrl.learn.sharded.processes import Processes
+from agentrl.metrics import read_metrics
+from tests.learning import model_of, trees_of
+
+CONFIG = """
+run: {{name: several, folder: {folder}, steps: 2, checkpoint_every: 1}}
+env: {{id: "tests.test_training:Doubles"}}
+policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
+warmstart: {{steps: 10, batch_size: 8, demonstrations: 40, guess_fraction: 0.3}}
+engine: {{slots: 8, context_tokens: 256}}
+sampling: {{max_turn_tokens: 16}}
+rollout: {{tasks_per_step: 2, group_size: 4, concurrency: 6, max_turns: 2}}
+evaluate: {{tasks: 2}}
+metrics: {{tensorboard: false}}
+"""
+END_S = 60.0
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "agentrl")
+
+
+def config_file(folder: Path) -> Path:
+    file = folder / "several.yaml"
+    file.write_text(CONFIG.format(folder=folder / "runs"))
+    return file
+
+
+def gone(pid: int) -> bool:
+    """Return whether a process that is not our child has ended, or waits to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def assert_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + END_S
+    while not all(map(gone, pids)):
+        assert time.monotonic() < deadline, f"of {pids} some are left"
+        time.sleep(0.05)
+
+
+def opened(folder: Path, **changes: Any) -> tuple[LeadingTrainer, list[int]]:
+    """Return a trainer on two devices around a small policy, and the other process's id."""
+    config = load_config(config_file(folder), {"learn.devices.count": 2, **changes})
+    policy = folder / "policy"
+    model = model_of()
+    model.save_pretrained(policy)
+    trainer = leading_trainer(config, Policy(policy, model, cast(Any, None), cast(Any, None)))
+    return trainer, cast(Processes, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
+
+
+@contextmanager
+def leading(folder: Path, **changes: Any) -> Generator[tuple[LeadingTrainer, list[int]]]:
+    trainer, pids = opened(folder, **changes)
+    try:
+        yield trainer, pids
+    finally:
+        trainer.close()
+
+
+def test_one_key_trains_on_two_devices(tmp_path: Path) -> None:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for count in (1, 2):
+        changes = {"learn.devices.count": count, "run.name": f"on-{count}"}
+        result = training.train(config_file(tmp_path), changes)
+        found[count] = read_metrics(result.folder)
+    for one, two in zip(found[1], found[2], strict=True):
+        for name in ("reward/mean", "loss", "grad/norm", "entropy", "tokens/trained"):
+            assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name
+    # And back on one device, from what two have left.
+    changes = {"learn.devices.count": 1, "run.name": "on-2", "run.steps": 3}
+    resumed = training.train(config_file(tmp_path), changes, resume=True)
+    assert [line["step"] for line in read_metrics(resumed.folder)] == [1, 2, 3]
+
+
+def test_a_rank_that_dies_ends_the_run_by_name(tmp_path: Path) -> None:
+    with leading(tmp_path) as (trainer, pids):
+        trainer.step(trees_of(2))
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(LearnError, match=r"rank 1 of the trainer, process \d+, .*SIGKILL"):
+            trainer.step(trees_of(2, version=1))
+    assert_gone(pids)
+
+
+def test_closing_twice_ends_them_once(tmp_path: Path) -> None:
+    trainer, pids = opened(tmp_path)
+    trainer.close()
+    trainer.close()
+    assert_gone(pids)
+
+
+def test_the_others_end_with_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from tests.test_sharded_run import "
+        "opened; trainer, pids = opened(Path(sys.argv[1])); print(*pids, flush=True); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert_gone([int(pid) for pid in killed.stdout.split()])
+
+
+def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    config = load_config(config_file(tmp_path), {"learn.devices.count": 2})
+    nowhere = Policy(tmp_path / "none", model_of(), cast(Any, None), cast(Any, None))
+    with pytest.raises(ConfigError, match="cannot be read by AutoConfig"):
+        leading_trainer(config, nowhere)
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, None),
+        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, None),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, None),
+        (
+            {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"},
+            Launch(rank=3, size=4, local_rank=1),
+        ),
+    ],
+)
+def test_what_torchrun_says(environment: dict[str, str], wanted: Launch | None) -> None:
+    found = Launch.of(environment)
+    assert found == wanted
+    assert found is None or not found.leads
+
+
+def test_a_count_that_torchrun_has_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    config: RunConfig = load_config(config_file(tmp_path), {"learn.devices.count": 3})
+    nobody = Policy(tmp_path, model_of(), cast(Any, None), cast(Any, None))
+    with pytest.raises(ConfigError, match=r"count is 3, and torchrun has started 2"):
+        leading_trainer(config, nobody)
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN, "train", str(config_file(tmp_path)), "run.steps=1"],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    folder = tmp_path / "runs" / "several"
+    assert [line["step"] for line in read_metrics(folder)] == [1]
+    # Rank 1 has taken part: the optimiser's state is in two shards.
+    shards = folder / "checkpoints" / "step-000001" / "optimizer.shards"
+    assert len(list(shards.glob("*.distcp"))) == 2
