@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import (
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
+)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import Store, TCPStore
 
 from agentrl import wiring
 from agentrl.config.run import RunConfig

@@ -11,9 +11,12 @@ import pickle
 import signal
 from typing import Any
 
-from torch.distributed import DistStoreError
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import (
+    DistStoreError,
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    rendezvous,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from agentrl.launch import Launch
 from agentrl.learn.sharded.link import Command
