@@ -46,6 +46,7 @@ HEAVY = {
 HEAVY_ROOMS = (
     "agentrl.cluster.engines",
     "agentrl.engine",
+    "agentrl.sync",
     "agentrl.gym.",
     "agentrl.gymnasium_",
     "agentrl.learn",
@@ -69,7 +70,14 @@ ACTING = (
 )
 """The contracts and the acting half, which must not know of the learning half at all."""
 
-LEARNING = ("torch", "transformers", "agentrl.learn", "agentrl.engine", "agentrl.vision")
+LEARNING = (
+    "torch",
+    "transformers",
+    "agentrl.learn",
+    "agentrl.engine",
+    "agentrl.sync",
+    "agentrl.vision",
+)
 
 
 def files(root: Path, package: str) -> list[Path]:
