@@ -62,8 +62,8 @@ CAMEL: dict[str, Any] = {
     ]
 }
 ACTIONS: list[dict[str, Any]] = [
-    {"action_type": "open_app", "app_name": "Clock"},
     {"action_type": "click", "x": 50, "y": 30},
+    {"action_type": "open_app", "app_name": "Clock"},
     {"action_type": "input_text", "text": "Early"},
     {"action_type": "scroll", "direction": "down"},
     {"action_type": "long_press", "x": 99, "y": 199},
@@ -106,8 +106,8 @@ def test_an_episode_of_androidcontrol(tmp_path: Path) -> None:
     file.write_text(json.dumps(an_episode(tmp_path)) + "\n\n")
     recording = converted(android_control(file))
     assert calls_in(recording) == [
-        {"action": "open_app", "app": "Clock"},
         {"action": "click", "element": 1},
+        {"action": "open_app", "app": "Clock"},
         {"action": "type", "text": "Early"},
         {"action": "scroll", "direction": "down"},
         {"action": "long_press", "coordinate": [99, 199]},
@@ -136,7 +136,7 @@ def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
     file = tmp_path / "episode.json"
     file.write_text(json.dumps(an_episode(tmp_path)))
     pictured = converted(android_control(tmp_path, shown="screenshot"))
-    assert calls_in(pictured)[1] == {"action": "click", "coordinate": [50, 30]}
+    assert calls_in(pictured)[0] == {"action": "click", "coordinate": [50, 30]}
     assert Expert.of(pictured).turns[1].places == {1: (10, 20, 80, 20)}, "to be compared by"
     assert Expert.of(pictured).opening[0].text.endswith("screen: 100 x 200")
     file.write_text(json.dumps(an_episode(tmp_path, screenshots=None)))
