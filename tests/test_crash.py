@@ -12,9 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentrl.store.event import Abandoned, Event, Grown, Resumed, Trained
-from agentrl.store.lineage import Resumption, line_to
+from agentrl.store.event import Abandoned, Grown
 from agentrl.store.reader import StoreReader
 from agentrl.store.record import Record
 from agentrl.store.recorder import RERUN
 from agentrl.store.segment import HEAD_BYTES, scan
+from benchmarks.seen import Seen, position_of
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -223,49 +222,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Runs]
         zygote.wait(60)
         assert zygote.stdout is not None
         zygote.stdout.close()
-
-
-@dataclass
-class Seen:
-    """What the records of a store add up to."""
-
-    events: list[tuple[int, Event]] = field(default_factory=list[tuple[int, Event]])
-
-    @classmethod
-    def of(cls, folder: Path) -> "Seen":
-        with StoreReader(folder / "store") as reader:
-            return cls(list(reader.events()))
-
-    def resets(self) -> Counter[int]:
-        return Counter(
-            event.trajectory
-            for _, event in self.events
-            if isinstance(event, Grown) and event.exchange and event.exchange.action is None
-        )
-
-    def reasons(self) -> Counter[str]:
-        return Counter(
-            event.reason.partition(":")[0]
-            for _, event in self.events
-            if isinstance(event, Abandoned)
-        )
-
-    def trained_until(self, position: int) -> Counter[int]:
-        """Return how often each group is marked as trained on the line of a checkpoint."""
-        resumed = [Resumption(n, e.position) for n, e in self.events if isinstance(e, Resumed)]
-        line = line_to(position, resumed)
-        return Counter(
-            group
-            for n, event in self.events
-            if isinstance(event, Trained) and any(n in stretch for stretch in line)
-            for group in event.groups
-        )
-
-
-def position_of(folder: Path) -> tuple[int, int]:
-    newest = max((folder / "checkpoints").glob("step-*"))
-    state = json.loads((newest / "state.json").read_text())
-    return state["step"], state["samplers"]["store"]["position"]
 
 
 def log_of(folder: Path) -> bytes:
