@@ -146,3 +146,28 @@ async def test_a_cluster_that_is_too_small_or_not_there_is_told_of() -> None:
     with pytest.raises(ConfigError, match="no Ray cluster answers at"):
         async with ray_envs(section(address="127.0.0.1:1"), MAKE):
             pass
+
+
+def test_a_job_joins_its_cluster_and_a_run_of_its_own_joins_no_strangers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`ray job submit` names the cluster to its job; without that Ray itself would join any."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from agentrl.cluster.connection import connected
+
+    head = {"num_cpus": 1, "resources": {"door": 1}}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        with connected(section()):
+            assert "door" not in ray.cluster_resources()
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        with connected(section()):
+            assert "door" in ray.cluster_resources()
+            with connected(section()):
+                pass
+            assert ray.is_initialized(), "what was there before is left as it was"
+        assert not ray.is_initialized()
+    finally:
+        cluster.shutdown()
