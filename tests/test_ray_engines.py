@@ -22,7 +22,7 @@ from agentrl.cluster.host import Raised
 from agentrl.config.cluster import ClusterSection
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote import connect
+from agentrl.engine.remote import ReplacedEngine, connect
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest
@@ -224,6 +224,46 @@ async def test_a_folder_that_a_machine_lacks_is_sent(recipe: EngineRecipe) -> No
             await host.close()
         async with LocalEngine(shared("qwen3"), slots=1, context_tokens=CONTEXT_TOKENS) as local:
             assert told == await local.generate(request(0))
+
+
+class Stub:
+    """Serves an engine that nobody asks."""
+
+    name = "stub"
+    is_open = True
+    engine = None
+
+    async def load(self, weights: Any, version: int) -> None: ...
+
+    async def said(self) -> str:
+        return ""
+
+    async def close(self) -> None: ...
+
+
+class Dying(ReplacedEngine):
+    """Dies so often while it starts."""
+
+    def __init__(self, deaths: int, *, max_restarts: int) -> None:
+        super().__init__(max_restarts=max_restarts)
+        self.deaths = deaths
+        self.starts = 0
+
+    async def start(self) -> Any:
+        self.starts += 1
+        if self.starts <= self.deaths:
+            raise EngineLost("the machine is gone")
+        return Stub()
+
+
+async def test_an_engine_that_dies_while_it_starts_is_started_again() -> None:
+    async with Dying(2, max_restarts=2) as engine:
+        assert engine.starts == 3
+    engine = Dying(3, max_restarts=2)
+    with pytest.raises(EngineLost):
+        async with engine:
+            pass
+    assert engine.starts == 3
 
 
 class Carrier:

@@ -15,7 +15,7 @@ from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
 from agentrl.engine.remote.shared_weights import SharedWeights
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineLost
 
 if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection
@@ -116,7 +116,7 @@ class RayEngine(ReplacedEngine):
                 opened = await answered(actor.open.remote())
             if isinstance(opened, Raised):
                 raise opened.error()
-            engine = await connect(opened.address, key=opened.key, start_s=self._start_s)
+            engine = await _met(opened, self._start_s)
         except TimeoutError as error:
             await _end(actor, within_s=GIVE_UP_S)
             raise EngineError(
@@ -187,13 +187,21 @@ def where() -> tuple[str, str]:
 
 
 async def answered(reference: Any) -> Any:
-    """Return what a call of an actor returns. Raises `EngineError` when the actor is gone."""
+    """Return what a call of an actor returns. Raises `EngineLost` when the actor is gone."""
     from ray.exceptions import RayError
 
     try:
         return await reference
     except RayError as error:
-        raise EngineError(f"the engine's actor is gone: {first_line(error)}") from error
+        raise EngineLost(f"the engine's actor is gone: {first_line(error)}") from error
+
+
+async def _met(opened: Opened, start_s: float) -> RemoteEngine:
+    try:
+        return await connect(opened.address, key=opened.key, start_s=start_s)
+    except EngineError as error:
+        # It listened a moment ago.
+        raise EngineLost(str(error)) from error
 
 
 @asynccontextmanager

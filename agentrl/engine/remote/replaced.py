@@ -11,7 +11,7 @@ from agentrl.closing import Closing
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
 from agentrl.engine.weights import Weights
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.rollout.gate.routing import Router
 from agentrl.thread import in_thread
@@ -70,7 +70,8 @@ class ReplacedEngine(Closing):
     async def start(self) -> Served:
         """Start what serves the engine, and wait until the engine is ready.
 
-        Raises `ConfigError` where it cannot be had, `EngineError` when it is not ready in time.
+        Raises `ConfigError` where it cannot be had, `EngineError` when it is not ready in time,
+        `EngineLost` when it dies meanwhile: then it is started again.
         """
 
     @property
@@ -177,6 +178,18 @@ class ReplacedEngine(Closing):
             self._restarts_left -= 1
             dead, self._served = self._served, None
             await dead.close()
+        while True:
+            try:
+                self._served = await self._started()
+            except EngineLost:
+                # It died while it started, which is a death like any other.
+                if self._restarts_left == 0:
+                    raise
+                self._restarts_left -= 1
+            else:
+                return self._served
+
+    async def _started(self) -> Served:
         served = await self.start()
         try:
             if self._weights is not None:
@@ -186,7 +199,6 @@ class ReplacedEngine(Closing):
         except BaseException:
             await served.close()
             raise
-        self._served = served
         return served
 
 
