@@ -248,12 +248,36 @@ class Dying(ReplacedEngine):
         super().__init__(max_restarts=max_restarts)
         self.deaths = deaths
         self.starts = 0
+        self.may_start = asyncio.Event()
+        self.may_start.set()
 
     async def start(self) -> Any:
         self.starts += 1
+        await self.may_start.wait()
         if self.starts <= self.deaths:
             raise EngineLost("the machine is gone")
         return Stub()
+
+
+async def test_who_waits_for_a_replacement_is_let_go_by_a_pause_or_an_abort() -> None:
+    """A gate closes in a minute, and an engine may take longer to start."""
+    engine = Dying(0, max_restarts=0)
+    engine.may_start.clear()
+    waiting = [asyncio.create_task(engine.generate(request(n))) for n in range(3)]
+    await asyncio.sleep(0)
+    await engine.abort("a/0/0/0")
+    ends = [await waiting[0]]
+    assert not waiting[1].done()
+    await engine.pause()
+    ends += await asyncio.gather(*waiting[1:])
+    assert [(end.finish, end.token_ids) for end in ends] == [("aborted", ())] * 3
+    # Who asks from here on is held back, as ever.
+    later = asyncio.create_task(engine.generate(request(4)))
+    await asyncio.sleep(0)
+    assert not later.done()
+    later.cancel()
+    await asyncio.gather(later, return_exceptions=True)
+    await engine.close()
 
 
 async def test_an_engine_that_dies_while_it_starts_is_started_again() -> None:

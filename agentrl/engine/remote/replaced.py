@@ -64,6 +64,8 @@ class ReplacedEngine(Closing):
         self._weights: Path | SharedWeights | None = None
         self._version = 0
         self._paused = False
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        """Requests that wait for a replacement."""
         self._open = True
 
     @abstractmethod
@@ -85,8 +87,20 @@ class ReplacedEngine(Closing):
         return self._served
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn; see `RemoteEngine.generate`."""
-        return await (await self._ready()).engine.generate(request)
+        """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
+        is aborted, or the engine paused, ends then, with nothing."""
+        if self._served is not None and self._served.is_open:
+            return await self._served.engine.generate(request)
+        ended = self._waiting[request.id] = asyncio.get_running_loop().create_future()
+        ready = asyncio.ensure_future(self._ready())
+        try:
+            await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
+        finally:
+            self._waiting.pop(request.id, None)
+            ready.cancel()
+        return await ready.result().engine.generate(request)
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Return what the weights say of tokens; see `RemoteEngine.score`."""
@@ -94,6 +108,8 @@ class ReplacedEngine(Closing):
 
     async def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        if (ended := self._waiting.get(request_id)) is not None and not ended.done():
+            ended.set_result(None)
         if (served := self._served) is not None and served.is_open:
             with contextlib.suppress(EngineError):  # it died, and the request with it
                 await served.engine.abort(request_id)
@@ -101,6 +117,9 @@ class ReplacedEngine(Closing):
     async def pause(self) -> None:
         """End every request in flight as aborted and hold new ones back until `resume`."""
         self._paused = True
+        for ended in self._waiting.values():
+            if not ended.done():
+                ended.set_result(None)
         if (served := self._served) is not None and served.is_open:
             with contextlib.suppress(EngineError):  # its replacement begins paused
                 await served.engine.pause()
