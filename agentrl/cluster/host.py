@@ -17,6 +17,7 @@ from agentrl.errors import (
     CancelledRollout,
     ConfigError,
     EngineError,
+    EngineLost,
     EnvError,
     ForkUnsupported,
     RolloutError,
@@ -31,6 +32,7 @@ Method = Literal["reset", "step", "fork", "close"]
 ERRORS: dict[str, type[Exception]] = {
     "config": ConfigError,
     "fork": ForkUnsupported,
+    "engine_lost": EngineLost,
     **{
         error.kind: error
         for error in (EnvError, ToolFailure, SandboxError, EngineError, CancelledRollout)
@@ -55,6 +57,8 @@ class Raised:
                 return cls("config", str(error))
             case ForkUnsupported():
                 return cls("fork", str(error))
+            case EngineLost():
+                return cls("engine_lost", str(error))
             case RolloutError():
                 return cls(error.kind, str(error))
             case TimeoutError():

@@ -7,6 +7,7 @@ soon as that is gone, however its owner ended.
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.replaced import ReplacedEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, path_of
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineLost
 
 STOP_S = 15.0
 """How long a process has to release its engine before it is killed."""
@@ -167,25 +168,32 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
 
 
-async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> None:
-    """Wait for the end of a process that was told, then kill it."""
+async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
+    """Wait for the end of a process that was told, then kill it; return whether it ended first."""
     try:
         async with asyncio.timeout(within_s):
             await process.wait()
+            return True
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        return False
 
 
 async def why_not(
     process: asyncio.subprocess.Process, log: IO[bytes], why: str
 ) -> ConfigError | EngineError:
-    """Return the reason why a process has no engine, when it has ended: its own, if it gave one."""
-    await stop(process, within_s=END_S)
+    """Return the reason why a process has no engine, when it has ended: its own, if it gave one.
+
+    One that somebody else has killed is lost, and may be started again.
+    """
+    ended = await stop(process, within_s=END_S)
     said = tail(log)
     if process.returncode == CONFIG_ERROR:
         return ConfigError(said.rpartition(CONFIG_MARK)[2])
+    if ended and process.returncode == -signal.SIGKILL:
+        return EngineLost(f"{why}; it was killed, for memory perhaps")
     return EngineError(f"{why}; it wrote: {said}")
 
 
