@@ -133,10 +133,22 @@ class Fleet:
         berth.worker = await self._start()
         self._changed.set()
 
+    async def _is_filled(self, berth: Berth) -> bool:
+        """Fill a berth; False when the worker died while it started and another one may."""
+        try:
+            await self._fill(berth)
+        except WorkerDied:
+            if self._left == 0:
+                raise
+            return False
+        return True
+
     async def _replace(self, berth: Berth) -> None:
         try:
             async with asyncio.timeout(self._start_s):
-                await self._fill(berth)
+                while not await self._is_filled(berth):
+                    self._left -= 1
+                    self.restarts += 1
         except (Exception, TimeoutError) as error:  # noqa: BLE001 - told to whoever asks next
             self._broken = f"a worker for environments died and could not be replaced: {error}"
             self._changed.set()
