@@ -159,10 +159,11 @@ class Fleets:
 
     def __init__(self, *, workers: int = 2, max_restarts: int = 1, make_env: Any = Moody) -> None:
         self.started: list[Here] = []
-        self.refuses = False
+        self.refuses = 0
 
         async def start() -> Here:
             if self.refuses:
+                self.refuses -= 1
                 raise WorkerDied("no room")
             self.started.append(await Here.start(make_env))
             return self.started[-1]
@@ -296,7 +297,7 @@ async def test_a_worker_that_cannot_be_replaced_is_told_of() -> None:
     async with Fleets(workers=1) as fleets:
         env = fleets.env()
         await begun(env)
-        fleets.started[0].is_dead = fleets.refuses = True
+        fleets.started[0].is_dead, fleets.refuses = True, 10**6
         with pytest.raises(EnvError, match="the worker died"):
             await env.step(say("hello"))
         with pytest.raises(EnvError, match="could not be replaced: no room"):
@@ -304,9 +305,23 @@ async def test_a_worker_that_cannot_be_replaced_is_told_of() -> None:
         await fleets.started[0].close()
 
 
+async def test_a_worker_that_dies_while_it_starts_is_replaced_like_any_other() -> None:
+    async with Fleets(workers=1, max_restarts=3) as fleets:
+        env = fleets.env()
+        await begun(env)
+        fleets.started[0].is_dead, fleets.refuses = True, 2
+        with pytest.raises(EnvError, match="the worker died"):
+            await env.step(say("hello"))
+        async with asyncio.timeout(SOON_S):
+            await begun(env)
+        assert (len(fleets.started), fleets.fleet.restarts) == (2, 3)
+        await env.close()
+        await fleets.started[0].close()
+
+
 async def test_workers_that_do_not_come_leave_nothing() -> None:
     fleets = Fleets()
-    fleets.refuses = True
+    fleets.refuses = 10**6
     with pytest.raises(WorkerDied, match="no room"):
         await fleets.fleet.open()
     with pytest.raises(EnvError, match="closed"):
