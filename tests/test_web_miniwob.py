@@ -36,10 +36,12 @@ themselves. `benchmarks/browsing/promises.py` proves them of all."""
 GOLD_SEEDS = (7, 1000)
 HARD = (
     task_of("click-pie", 225967953),
+    task_of("click-pie-nodelay", 1),
     task_of("drag-sort-numbers", 1125117757),
     task_of("social-media", 1990573710),
 )
-"""A menu that unfolds for a second; a number that is there twice; a name with a user in it."""
+"""A menu that unfolds for a second, and one whose first item was wanted, which takes no click; a
+number that is there twice; a name with a user in it."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

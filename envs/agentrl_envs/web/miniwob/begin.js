@@ -20,6 +20,16 @@ async (seed) => {
   Math.seedrandom(seed);
   WOB_EPISODE_ID = 0;
   core.EPISODE_MAX_TIME = 2 ** 30;
+  if (window.wheelnav) {
+    // The first item of a pie takes no click at all: a problem that wants it draws another.
+    const draw = createItems;
+    createItems = () => {
+      const drawn = draw();
+      const [first, ...others] = drawn.problemSet;
+      if (drawn.expectedItem === first) drawn.expectedItem = core.sample(others);
+      return drawn;
+    };
+  }
   core.startEpisodeReal();
   document.getElementById("query").setAttribute("aria-hidden", "true");
   const coming = [...document.images].filter((image) => !image.complete);
