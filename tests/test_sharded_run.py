@@ -1,4 +1,7 @@
-"""A run whose trainer is several processes: one config key, the same numbers, and no orphans."""
+"""A run whose trainer is several processes: one config key, the same numbers, and no orphans.
+
+Seen caught: a rank that wrote into a checkpoint after the first one had renamed it.
+"""
 
 import os
 import signal

@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 def write_state(trainer: "Trainer", folder: Path) -> None:
     """Write everything but the policy and the counters. A collective; all ranks see `folder`."""
     ranks = trainer.ranks
+    if ranks.rank:
+        # Before the collectives: after the last of them the first rank renames the folder.
+        (folder / _random(ranks)).write_text(json.dumps(random_state()), encoding="utf-8")
     if is_adapted(trainer.model):
         save_adapter(trainer.model, folder / "adapter" if ranks.rank == 0 else None)
     if trainer.ema is not None:
         ranks.write(folder, "ema", trainer.ema.state())
     ranks.write(folder, "optimizer", trainer.optimizer.state(masters=trainer.rounds))
     if ranks.rank:
-        (folder / _random(ranks)).write_text(json.dumps(random_state()), encoding="utf-8")
         return
     if trainer.critic is not None:
         save_file(_contiguous(trainer.critic.state()), folder / "critic.safetensors")
