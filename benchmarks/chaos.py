@@ -95,7 +95,7 @@ class Lost:
              f"{self.rebuilt_worlds}; {self.replayed_turns}"),
         ]  # fmt: skip
         rows += [
-            (f"recovery after a {kind}", f"{statistics.median(s):.1f} s (at most {max(s):.1f})")
+            (f"recovery, {kind}", f"{statistics.median(s):.1f} s (at most {max(s):.1f})")
             for kind, s in self.recovery_s.items()
         ]
         return "\n".join(
