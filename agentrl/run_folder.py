@@ -33,6 +33,7 @@ __all__ = ["RunFolder", "write_json"]
 
 MAY_CHANGE = (
     "run.steps",
+    "learn.devices.",
     "run.name",
     "run.folder",
     "run.checkpoint_every",
@@ -42,7 +43,8 @@ MAY_CHANGE = (
     "view.",
     "evaluate.",
 )
-"""Keys a resumed run may change: how long it is, where it lies, and what is written about it."""
+"""Keys a resumed run may change: how long it is, where it lies, how many devices train it, and what
+is written about it."""
 
 LOCK_ATTEMPTS = 5
 LISTED_NAMES = 8
