@@ -123,8 +123,8 @@ async def test_a_server_sees_no_variable_but_those_named(
 ) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "x")
     monkeypatch.setenv("WANTED", "y")
-    source = server.full(env={"GIVEN": "z"}, pass_env=["WANTED"])
-    assert "z" not in repr(source).replace("GIVEN", "")
+    source = server.full(env={"GIVEN": "kept to itself"}, pass_env=["WANTED"])
+    assert "kept to itself" not in repr(source)
     async with opened(source) as box:
         names = str((await ask(box, "environment")).content).split()
     # LC_CTYPE is set by Python itself; the lease is how a killed run's servers are found.
