@@ -1,7 +1,7 @@
 """Engines that take new weights in turn: what may begin, where, and how old it gets.
 
 Mutants seen caught: admission by the trainer's version; a birth at it; the oldest token to come
-taken for one of it; weights that count as everywhere when they set out, or never; a roll that
+taken for one of it, or what is in flight forgotten over it; weights that count as everywhere when they set out, or never; a roll that
 begins before the last has ended; an evaluation beside a roll; a roll that is left running, or whose
 error nobody hears; all engines loaded at once; a whole that claims the newest version; beginning on
 the engine that loads, on a stale one, or on one that is swamped; homes kept across a load, or given
@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
@@ -312,6 +312,7 @@ def test_one_engine_cannot_roll() -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@example(staleness=2, lag=None, groups=2, size=2, concurrency=3, train_s=1.0, seed=3)
 @given(
     staleness=st.integers(0, 3),
     lag=st.none() | st.integers(1, 3),

@@ -112,10 +112,14 @@ class Ledger:
         """Return the version of the oldest token that a group has which was not taken.
 
         It is the one that every engine has where none has any: what is sampled from now on is no
-        older.
+        older. With `rolling` a request may be in flight since before that: what it has sampled is
+        no older than its trajectory.
         """
         groups = [*self._groups.values(), *self._held.values()]
-        found = [oldest_of(group, member) for group in groups for member in group.members]
+        members = [(group, member) for group in groups for member in group.members]
+        found = [oldest_of(group, member) for group, member in members]
+        if self.policy.rolling:
+            found += [member.born for _, member in members if member.phase in ("live", "parked")]
         return min([self._reached, *(version for version in found if version is not None)])
 
     def group(self, number: int) -> Group | None:
