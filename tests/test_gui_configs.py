@@ -60,6 +60,7 @@ def test_darts_modules_are_all_there() -> None:
     assert (dart.learn.loss.name, dart.learn.advantage.name) == ("gspo", "grpo")
     policy = gate_policy(dart)
     assert (policy.groups_per_step, policy.group_size, policy.max_staleness) == (8, 8, 1)
+    assert policy.rolling
     around = Surroundings(
         group_size=8, tasks_per_step=8, tasks=dart.env.task_limit, entropies=True, gated=True
     )

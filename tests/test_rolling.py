@@ -1,11 +1,11 @@
 """Engines that take new weights in turn: what may begin, where, and how old it gets.
 
 Mutants seen caught: admission by the trainer's version; a birth at it; the oldest token to come
-taken for one of it, or what is in flight forgotten over it; weights that count as everywhere when they set out, or never; a roll that
-begins before the last has ended; an evaluation beside a roll; a roll that is left running, or whose
-error nobody hears; all engines loaded at once; a whole that claims the newest version; beginning on
-the engine that loads, on a stale one, or on one that is swamped; homes kept across a load, or given
-up for a fresher engine.
+taken for one of it, or what is in flight forgotten over it; weights that count as everywhere when
+they set out, or never; a roll that begins before the last has ended; an evaluation beside a roll; a
+roll that is left running, or whose error nobody hears; all engines loaded at once; a whole that
+claims the newest version; beginning on the engine that loads, on a stale one, or on one that is
+swamped; homes kept across a load, or given up for a fresher engine.
 """
 
 import asyncio
