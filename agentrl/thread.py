@@ -72,6 +72,21 @@ async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwa
         raise
 
 
+async def made_in_thread(make: Callable[[], R], undo: Callable[[R], object], /) -> R:
+    """Make something in a thread; a cancelled caller waits for it, and has it undone.
+
+    For what somebody must let go of again. Both functions may block.
+    """
+    making = asyncio.ensure_future(in_thread(make))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await _ended(making)
+        if making.exception() is None:
+            await in_thread_to_the_end(undo, making.result())
+        raise
+
+
 async def in_stoppable_thread(function: Callable[[threading.Event], R], /) -> R:
     """Run a function in a thread; a cancelled caller sets its event and waits for its end.
 

@@ -5,14 +5,16 @@ The part `cgroup` runs on whichever version this machine has.
 Mutants seen caught, 22 in all, among them: a path outside of the mount; v1 for the memory of v2; a
 pool with the whole machine; forks without memory of their own; limits raised in the wrong order;
 children left outside; the pid of another namespace; nothing killed at the end; no lease, or one
-that is never released; a half-made cgroup left behind.
+that is never released; a half-made cgroup left behind, or one whose maker was cancelled.
 """
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandbox import Limits
+from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox.cgroup import (
     Bounds,
     Cgroups,
@@ -37,6 +39,7 @@ from agentrl_sandbox.cgroup.group import field
 from agentrl_sandbox.cgroup.place import Place, locate, refusal
 from agentrl_sandbox.cgroup.room import NO_LIMIT_BYTES, limit_bytes_of, room_bytes
 from agentrl_sandbox.cgroup.values import values
+from agentrl_sandbox.fence import Fence
 from agentrl_sandbox.reaping import record
 from agentrl_sandbox.reaping.owner import Owner
 
@@ -391,6 +394,31 @@ def test_limits_can_be_raised_and_lowered_but_not_below_what_is_used(
 def test_a_group_that_cannot_have_its_limits_is_not_made(cgroups: Cgroups) -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         cgroups.make("wrong", Bounds(processes=-5))
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("tree", [HOG], indirect=True)
+async def test_a_start_that_is_cancelled_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch, cgroups: Cgroups, tree: subprocess.Popen[str]
+) -> None:
+    """What is looked at is what `cgroups` looks at in the end."""
+    del cgroups
+    create, made, go_on = Cgroups.make, threading.Event(), threading.Event()
+
+    def slowly(self: Cgroups, name: str, bounds: Bounds) -> Group:
+        group = create(self, name, bounds)
+        made.set()
+        assert go_on.wait(30)
+        return group
+
+    monkeypatch.setattr(Cgroups, "make", slowly)
+    starting = asyncio.create_task(Fence.around(tree.pid, SandboxSettings()))
+    assert await asyncio.to_thread(made.wait, 30)
+    starting.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
 
 
 @pytest.mark.cgroup

@@ -1,7 +1,8 @@
 """Threads for work that must not be left half done.
 
 Mutants seen caught: the caller does not wait; the event is not set; the result is lost;
-the error of stopped work is left for the garbage collector to complain about.
+the error of stopped work is left for the garbage collector to complain about; what was made for a
+cancelled caller is kept, or undone for one who has it.
 """
 
 import asyncio
@@ -11,7 +12,12 @@ import time
 
 import pytest
 
-from agentrl.thread import in_stoppable_thread, in_thread_to_the_end, run_to_the_end
+from agentrl.thread import (
+    in_stoppable_thread,
+    in_thread_to_the_end,
+    made_in_thread,
+    run_to_the_end,
+)
 
 
 async def test_results_and_errors_come_back() -> None:
@@ -36,6 +42,44 @@ async def test_a_cancelled_caller_waits_for_what_cannot_be_left_half_done() -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done.is_set()
+
+
+async def test_what_a_cancelled_caller_had_made_is_undone() -> None:
+    began, undone = threading.Event(), list[str]()
+
+    def make() -> str:
+        began.set()
+        time.sleep(0.05)
+        return "made"
+
+    assert await made_in_thread(make, undone.append) == "made"
+    assert undone == []
+    began.clear()
+    task = asyncio.create_task(made_in_thread(make, undone.append))
+    assert await asyncio.to_thread(began.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undone == ["made"]
+
+
+async def test_what_could_not_be_made_is_not_undone() -> None:
+    began, undone = threading.Event(), list[object]()
+
+    def fail() -> str:
+        began.set()
+        time.sleep(0.05)
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await made_in_thread(fail, undone.append)
+    began.clear()
+    task = asyncio.create_task(made_in_thread(fail, undone.append))
+    assert await asyncio.to_thread(began.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undone == []
 
 
 async def test_a_cancelled_caller_stops_work_that_looks() -> None:

@@ -7,10 +7,11 @@ first cells, never before them: what it holds until then counts for the pool.
 import asyncio
 import contextlib
 import itertools
+from functools import partial
 from typing import Self
 
 from agentrl.sandbox import Limits, SandboxSettings
-from agentrl.thread import in_thread
+from agentrl.thread import in_thread, made_in_thread
 from agentrl_sandbox.cgroup import (
     Cgroups,
     Group,
@@ -54,7 +55,8 @@ class SessionFence:
         """Make it, put a keeper and all below it inside, and remove it in the end."""
         group = None
         try:
-            group = await in_thread(pool.make, name, session_bounds(self._limits))
+            make = partial(pool.make, name, session_bounds(self._limits))
+            group = await made_in_thread(make, Group.remove)
             with contextlib.suppress(ProcessLookupError):
                 await in_thread(group.add_tree, pid)
             self._group = group
@@ -91,7 +93,7 @@ class Fence:
         if cgroups is None:
             return None
         try:
-            group = await in_thread(cgroups.make, "pool", bounds)
+            group = await made_in_thread(partial(cgroups.make, "pool", bounds), Group.remove)
         except OSError:
             return None
         try:

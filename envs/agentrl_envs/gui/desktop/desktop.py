@@ -4,11 +4,12 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from agentrl.errors import EnvError, SandboxError, ToolError
-from agentrl.thread import in_thread, in_thread_to_the_end
-from agentrl_envs.gui.desktop.launch import HOME, Started, prepare
+from agentrl.thread import in_thread, made_in_thread
+from agentrl_envs.gui.desktop.launch import HOME, Prepared, Started, prepare
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_sandbox.channel import Channel
 from agentrl_sandbox.inside.frames import Frame
@@ -46,20 +47,20 @@ class Desktop:
     @classmethod
     async def start(cls, settings: DesktopSettings) -> Self:
         """Start a desktop without programs. `ConfigError` where none can be run, or `EnvError`."""
-        command, code, lease, group = await in_thread_to_the_end(prepare, settings)
+        prepared = await made_in_thread(partial(prepare, settings), Prepared.clear)
         ours, theirs = socket.socketpair()
         log = Log()
-        try:
-            # On this thread: the program is killed with the one that starts it.
-            process = start_process(command, theirs, log, (code,))
-        except BaseException:
-            ours.close()
-            await in_thread(lease.clear)
-            raise
-        finally:
-            theirs.close()
-            os.close(code)
-        made = cls(Started(process, log, lease, group), ours, settings)
+        with theirs:
+            try:
+                # On this thread: the program is killed with the one that starts it.
+                process = start_process(prepared.command, theirs, log, (prepared.code,))
+            except BaseException:
+                ours.close()
+                log.close()
+                await in_thread(prepared.clear)
+                raise
+        os.close(prepared.code)
+        made = cls(Started(process, log, prepared.lease, prepared.group), ours, settings)
         try:
             await made._channel.greeting(settings.open_s)
         except BaseException as error:

@@ -84,11 +84,26 @@ def archive() -> bytes:
     return buffer.getvalue()
 
 
-def prepare(settings: DesktopSettings) -> tuple[list[str], int, Lease, Group | None]:
-    """Return the command of one more desktop, the descriptor it needs, and what is held for it.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A desktop that can be started, and what is held for it."""
 
-    It blocks; `ConfigError` where no desktop can be run.
-    """
+    command: list[str]
+    code: int
+    """The descriptor that its first process needs."""
+    lease: Lease
+    group: Group | None
+
+    def clear(self) -> None:
+        """Let go of all of it, when it was not started. It blocks, for seconds at most."""
+        os.close(self.code)
+        self.lease.clear()
+        if self.group is not None:
+            self.group.remove()
+
+
+def prepare(settings: DesktopSettings) -> Prepared:
+    """Prepare one more desktop. It blocks; `ConfigError` where none can be run."""
     bubblewrap = shutil.which("bwrap")
     for program in ("Xvfb", "jwm", "dbus-daemon", PYTHON):
         if shutil.which(program) is None or bubblewrap is None:
@@ -121,4 +136,4 @@ def prepare(settings: DesktopSettings) -> tuple[list[str], int, Lease, Group | N
     }
     plan = {"cgroups": doors(group), "enter": enter.__file__, "bubblewrap": inside}
     command = [sys.executable, "-I", "-S", confine.__file__, json.dumps(plan)]
-    return command, code, lease, group
+    return Prepared(command, code, lease, group)

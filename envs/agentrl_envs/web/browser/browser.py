@@ -1,10 +1,11 @@
 """One browser process with everything it starts."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl.thread import in_thread
+from agentrl.thread import in_thread, made_in_thread
 from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
 from agentrl_envs.web.browser.processes import private_bytes
 from agentrl_envs.web.browser.settings import BrowserSettings
@@ -37,7 +38,7 @@ class Browser:
         """Start a browser. `ConfigError` where this machine cannot run one as configured."""
         from playwright.async_api import Error
 
-        command = await in_thread(prepare, settings)
+        command = await made_in_thread(partial(prepare, settings), Command.clear)
         try:
             process = await playwright.chromium.launch(
                 executable_path=command.executable,
