@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 # The one place that says what the quickstart is.
 QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml
 
-BENCHMARKS := $(filter-out commands harness letters made_run measure methods shapes soak ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter-out commands harness letters made_run measure methods samplers shapes soak ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

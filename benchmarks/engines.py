@@ -1,72 +1,59 @@
-"""Sampling engines on one workload with a long tail of lengths: tokens per CPU-second.
+"""Sampling engines: tokens per second, time to the first token, and how long new weights take.
 
-The model is a random 4.2 M Qwen3 (vocabulary 4096), the prompts have 64 tokens, the completions'
-lengths are lognormal (mean 128, sigma 1.2, at most 1024), 32 requests decode at once, temperature
-1, one thread. `gen32` is one static batch's worth of requests, the case `model.generate` can run;
-`gen96` keeps the 32 places filled for longer. Lengths are fixed beforehand and nothing stops early,
-so every contender samples the same number of useful tokens; what a static batch computes beyond a
-row's length is not useful. Every contender returns log-probs except `generate`, which is spared it.
+The model is a random 4.2 M Qwen3 (vocabulary 4096, float32), temperature 1, one thread each. Of
+every contender, in turns with the others:
 
-Before anything is timed, the log-probs of ours and of continuous batching are compared with a plain
-forward pass; a difference beyond 1e-4 ends the benchmark.
+- *gen32*, *gen96*: so many requests with a long tail of lengths (lognormal, mean 128, sigma 1.2, at
+  most 1024) after prompts of 64 tokens; 32 decode at once. gen32 is one static batch's worth, the
+  case `model.generate` can run; gen96 keeps the 32 places filled for longer. Lengths are fixed
+  beforehand and nothing stops early, so every contender samples the same number of useful tokens;
+  what a static batch computes beyond a row's length is not useful.
+- *first token*: one token after a prompt of 512 that nobody has seen, asked alone: from the call to
+  the answer.
+- *new weights*: from a state dict in the trainer's process to the answer with the first token under
+  it, after a prompt of 64.
+
+vLLM and `ours, own process` answer from a process of their own, over a socket, and get weights
+through shared memory: what they cost includes that. `ours` is the engine in the process that asks,
+as transformers' two are. Continuous batching has no call for new weights, so it is stopped, given
+them, and started. Every contender returns log-probs except `generate`, which is spared it.
+
+Before anything is timed, log-probs under the first weights and under the second are compared with a
+plain forward pass; a difference beyond 1e-4 of ours ends the benchmark. vLLM is that of
+`--vllm-python`; without one its rows are missing, and a note says so.
 """
 
-import asyncio
-import time
+import os
+import subprocess
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
-from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from agentrl.engine.local import LocalEngine
-from agentrl.policy import GenerateRequest
-from benchmarks.harness import Benchmark, Contender, Run
+from benchmarks import samplers
+from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser
+from benchmarks.samplers import (
+    LONGEST,
+    PROMPT_TOKENS,
+    SLOTS,
+    VOCABULARY,
+    Job,
+    Kind,
+    Sampled,
+    policy,
+    sampler,
+)
 
-SLOTS = 32
-PROMPT_TOKENS = 64
-LONGEST = 1024
-VOCABULARY = 4096
 TOLERANCE_NATS = 1e-4
-WAIT_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request: its prompt, and how many tokens to sample."""
-
-    prompt: tuple[int, ...]
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What a contender made of a job."""
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-def policy() -> PreTrainedModel:
-    """Return the model, the same in every process."""
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config).eval()
+LONG_PROMPT_TOKENS = 512
+REPEATS = 8
+"""First tokens, and loads, of one run."""
+VLLM_PYTHON = Path(".bench/vllm/bin/python")
+THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 def jobs(count: int, longest: int = LONGEST) -> list[Job]:
@@ -83,133 +70,49 @@ def jobs(count: int, longest: int = LONGEST) -> list[Job]:
     ]
 
 
-def total(work: Sequence[Job]) -> int:
-    """Return how many useful tokens a workload asks for."""
-    return sum(job.tokens for job in work)
+def singles(count: int, prompt_tokens: int) -> list[Job]:
+    """Return requests for one token each, after prompts that are in no other workload."""
+    prompts = np.random.default_rng(1).integers(0, VOCABULARY, (count, prompt_tokens))
+    return [Job(tuple(prompt), 1) for prompt in prompts.tolist()]
 
 
-async def local(engine: LocalEngine, work: Sequence[Job]) -> list[Sampled]:
-    """Sample a workload with ours."""
-    requests = [
-        GenerateRequest(id=str(i), prompt=job.prompt, max_new_tokens=job.tokens, seed=i)
-        for i, job in enumerate(work)
-    ]
-    replies = await asyncio.gather(*(engine.generate(request) for request in requests))
-    return [Sampled(reply.token_ids, reply.logprobs) for reply in replies]
-
-
-def local_engine() -> LocalEngine:
-    """Return ours, ready."""
-    return LocalEngine(policy(), slots=SLOTS, context_tokens=PROMPT_TOKENS + LONGEST, threads=1)
-
-
-def batching_manager(model: Any) -> Any:
-    """Return transformers' continuous batching, running, with the settings that suit a CPU.
-
-    Its defaults are made for GPUs: page size, number of blocks and batch size are set as measured
-    best on this workload.
-    """
-    sampling = GenerationConfig(
-        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0
-    )
-    settings = ContinuousBatchingConfig(
-        page_size=32,
-        num_blocks=SLOTS * (PROMPT_TOKENS + LONGEST) // 32 + SLOTS,
-        max_batch_tokens=256,
-        max_requests_per_batch=SLOTS,
-        return_logprobs=True,
-        use_cuda_graph=False,
-        use_async_batching=False,
-        seed=0,
-    )
-    manager = model.init_continuous_batching(
-        generation_config=sampling, continuous_batching_config=settings
-    )
-    manager.start()
-    return manager
-
-
-def continuous(manager: Any, work: Sequence[Job], name: str = "run") -> list[Sampled]:
-    """Sample a workload with transformers' continuous batching."""
-    for index, job in enumerate(work):
-        manager.add_request(
-            list(job.prompt), request_id=f"{name}-{index}", max_new_tokens=job.tokens
-        )
-    done: dict[str, Sampled] = {}
-    deadline = time.monotonic() + WAIT_S
-    while len(done) < len(work):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(work) - len(done)} of {len(work)} requests never ended")
-        reply = manager.get_result(timeout=1)
-        if reply is not None and reply.is_finished():
-            sampled = Sampled(tuple(reply.generated_tokens), tuple(reply.logprobs))
-            done[reply.request_id] = sampled
-    return [done[f"{name}-{index}"] for index in range(len(work))]
-
-
-def generate(model: Any, work: Sequence[Job]) -> None:
-    """Sample a workload as one static batch, which runs as long as its longest row."""
-    prompts = torch.tensor([job.prompt for job in work])
-    longest = max(job.tokens for job in work)
-    model.generate(
-        prompts,
-        attention_mask=torch.ones_like(prompts),
-        max_new_tokens=longest,
-        min_new_tokens=longest,
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        pad_token_id=0,
-    )
-
-
-def set_up_local32() -> Run:
-    """Ours on gen32."""
-    return _local(32)
-
-
-def set_up_local96() -> Run:
-    """Ours on gen96."""
-    return _local(96)
-
-
-def set_up_continuous96() -> Run:
-    """Continuous batching on gen96."""
-    torch.set_num_threads(1)
-    manager = batching_manager(policy())
-    continuous(manager, jobs(SLOTS, longest=8), "warm-up")
-    work = jobs(96)
+def set_up_work(kind: Kind, folder: Path, python: str, *, count: int, longest: int) -> Run:
+    """Get ready to sample the first `count` requests; the work is the useful tokens."""
+    made = sampler(kind, folder, python)
+    made.sample(jobs(SLOTS, longest=8))
+    work = jobs(count, longest)
 
     def run() -> float:
-        continuous(manager, work)
-        return total(work)
+        return sum(len(reply.tokens) for reply in made.sample(work))
 
     return run
 
 
-def set_up_generate32() -> Run:
-    """One static batch on gen32."""
-    torch.set_num_threads(1)
-    model = policy()
-    generate(model, jobs(SLOTS, longest=8))
-    work = jobs(32)
+def set_up_first_token(kind: Kind, folder: Path, python: str) -> Run:
+    """Get ready to ask for first tokens, one after the other."""
+    made = sampler(kind, folder, python)
+    warm, *work = singles(REPEATS + 1, LONG_PROMPT_TOKENS)
+    made.sample([warm])
 
     def run() -> float:
-        generate(model, work)
-        return total(work)
+        return sum(len(made.sample([job])) for job in work)
 
     return run
 
 
-def _local(count: int) -> Run:
-    engine = local_engine()
-    asyncio.run(local(engine, jobs(SLOTS, longest=8)))
-    work = jobs(count)
+def set_up_new_weights(kind: Kind, folder: Path, python: str) -> Run:
+    """Get ready to load two policies in turn, each with a first token after it."""
+    made = sampler(kind, folder, python)
+    weights = [policy(seed).state_dict() for seed in (1, 2)]
+    warm, *work = singles(REPEATS + 1, PROMPT_TOKENS)
+    made.load(weights[1])
+    made.sample([warm])
 
     def run() -> float:
-        asyncio.run(local(engine, work))
-        return total(work)
+        for number, job in enumerate(work):
+            made.load(weights[number % 2])
+            made.sample([job])
+        return len(work)
 
     return run
 
@@ -226,61 +129,114 @@ def worst_gap_nats(model: Any, work: Sequence[Job], replies: Sequence[Sampled]) 
     return worst
 
 
-def gate(bench: Benchmark) -> None:
-    """State how exact the log-probs are, and stop if speed would be of something wrong."""
-    work, model = jobs(SLOTS, longest=100), policy()
-    gaps = {"ours": worst_gap_nats(model, work, asyncio.run(local(local_engine(), work)))}
-    manager = batching_manager(policy())
-    try:
-        gaps["transformers"] = worst_gap_nats(model, work, continuous(manager, work))
-    finally:
-        manager.stop(block=True, timeout=30)
-    for name, gap in gaps.items():
+def gate(bench: Benchmark, kinds: Sequence[Kind], folder: Path, python: str) -> None:
+    """State how exact log-probs are, also after a load; stop if speed would be of a wrong thing."""
+    work, models = jobs(SLOTS, longest=100), [policy(), policy(1)]
+    for kind in kinds:
+        made = sampler(kind, folder, python)
+        try:
+            gap = worst_gap_nats(models[0], work, made.sample(work))
+            made.load(models[1].state_dict())
+            gap = max(gap, worst_gap_nats(models[1], work, made.sample(work)))
+        finally:
+            made.close()
         bench.row(
-            f"log-prob error, {name}",
+            f"log-prob error, {kind}",
             gap,
             unit="nats",
             peer="full forward",
             goal=TOLERANCE_NATS,
             better="lower",
         )
-    if gaps["ours"] > TOLERANCE_NATS:
-        raise SystemExit(f"log-probs differ by {gaps['ours']} nats; speed is not measured")
+        if gap > TOLERANCE_NATS and kind.startswith("ours"):
+            raise SystemExit(f"log-probs differ by {gap} nats; speed is not measured")
 
 
-def contender(set_up: Any) -> Contender:
-    """Return a contender with one thread and a process of its own."""
-    return Contender(set_up=set_up, own_process=True, environ={"OMP_NUM_THREADS": "1"})
-
-
-def main() -> None:
-    """Measure, print, write."""
-    bench = Benchmark.from_command_line("engines", __doc__)
-    torch.set_num_threads(1)
-    gate(bench)
-    contenders = {
-        "ours gen96": contender(set_up_local96),
-        "continuous batching gen96": contender(set_up_continuous96),
-        "ours gen32": contender(set_up_local32),
-        "generate gen32": contender(set_up_generate32),
+def contenders(
+    kinds: Sequence[Kind], folder: Path, python: str, quick: bool
+) -> dict[str, Contender]:
+    """Return who is measured, each in a process of its own."""
+    longest = 100 if quick else LONGEST
+    made: dict[str, Any] = {}
+    for kind in kinds:
+        count = 32 if kind == "generate" else 96
+        given = (kind, folder, python)
+        made[f"gen{count}, {kind}"] = partial(set_up_work, *given, count=count, longest=longest)
+        made[f"first token, {kind}"] = partial(set_up_first_token, *given)
+        made[f"new weights, {kind}"] = partial(set_up_new_weights, *given)
+    made["gen32, ours"] = partial(set_up_work, "ours", folder, python, count=32, longest=longest)
+    return {
+        name: Contender(set_up=set_up, own_process=True, environ=THREADS)
+        for name, set_up in made.items()
     }
-    runs = bench.compare(contenders)
+
+
+def state(bench: Benchmark, runs: dict[str, list[Measurement]]) -> None:
+    """State the rows, each by the clock and by the CPU, which a busy neighbour disturbs less."""
     for name, measured in runs.items():
-        bench.rate(name, measured, unit="tokens")
+        if name.startswith("gen"):
+            bench.rate(name, measured, unit="tokens")
+            bench.rate(f"{name}, by the clock", measured, unit="tokens", by="wall")
+        else:
+            bench.cost(name, measured, unit="ms", by="wall")
+            bench.cost(f"{name}, CPU", measured, unit="ms")
+    ours, served = runs["gen96, ours"], runs["gen96, ours, own process"]
     bench.ratio(
-        "gen96, ours",
-        runs["ours gen96"],
-        runs["continuous batching gen96"],
+        "gen96, ours to continuous batching",
+        ours,
+        runs["gen96, continuous batching"],
         peer="transformers continuous batching",
         goal=2.5,
     )
     bench.ratio(
-        "gen32, ours",
-        runs["ours gen32"],
-        runs["generate gen32"],
+        "gen32, ours to generate",
+        runs["gen32, ours"],
+        runs["gen32, generate"],
         peer="model.generate, static batch of 32",
         goal=10,
     )
+    if theirs := runs.get("gen96, vLLM"):
+        bench.ratio("gen96, ours to vLLM", served, theirs, peer="vLLM, each in its own process")
+
+
+def version_of(python: Path) -> str | None:
+    """Return the version of the vLLM that an interpreter has; None where it has none."""
+    command = [str(python), "-c", "from importlib import metadata as m; print(m.version('vllm'))"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran.stdout.strip()
+
+
+def main() -> None:
+    """Measure, print, write."""
+    options = parser(__doc__)
+    options.add_argument(
+        "--vllm-python",
+        type=Path,
+        default=VLLM_PYTHON,
+        metavar="FILE",
+        help=f"interpreter that has vLLM (default {VLLM_PYTHON})",
+    )
+    given = options.parse_args()
+    bench = Benchmark.from_arguments("engines", given)
+    torch.set_num_threads(1)
+    os.environ.update(THREADS)  # of engines that are started here; contenders have it anyway
+    kinds: list[Kind] = [*get_args(Kind)]
+    if (version := version_of(given.vllm_python)) is None:
+        kinds.remove("vLLM")
+        bench.notes.append(
+            f"vLLM is not measured: {given.vllm_python} is no interpreter that has it; build one "
+            "with `tests/peers.sh vllm`, or name one as --vllm-python"
+        )
+    else:
+        bench.notes.append(f"vLLM is {version}")
+    with tempfile.TemporaryDirectory(prefix="agentrl-engines-") as made:
+        folder, python = Path(made), str(given.vllm_python)
+        samplers.save_policy(folder)
+        gate(bench, [kind for kind in kinds if kind != "generate"], folder, python)
+        state(bench, bench.compare(contenders(kinds, folder, python, bench.quick)))
     bench.finish()
 
 

@@ -27,7 +27,8 @@ class Contender:
     set_up: Callable[[], Run]
     """Makes everything ready, and warm, and returns what is measured. Called before every run."""
     own_process: bool = False
-    """Measure in a fresh process: `set_up` must then be a function of a module's top level."""
+    """Measure in a fresh process: `set_up` must then be a function of a module's top level, or a
+    `partial` of one."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment variables of the own process, such as `OMP_NUM_THREADS`."""
     timeout_s: float = 600.0
@@ -159,20 +160,24 @@ def _measure_in_process(contender: Contender) -> Measurement:
     try:
         if not ours.poll(contender.timeout_s):
             raise TimeoutError(
-                f"{contender.set_up.__qualname__} was not done after {contender.timeout_s} s; "
+                f"{_name(contender.set_up)} was not done after {contender.timeout_s} s; "
                 "raise the contender's timeout_s or measure less"
             )
         return ours.recv()
     except EOFError:
         process.join()
         raise RuntimeError(
-            f"{contender.set_up.__qualname__} ended with exit code {process.exitcode} "
+            f"{_name(contender.set_up)} ended with exit code {process.exitcode} "
             "and no measurement; its own output says why"
         ) from None
     finally:
         process.kill()
         process.join()
         ours.close()
+
+
+def _name(set_up: Callable[[], Run]) -> str:
+    return getattr(set_up, "__qualname__", repr(set_up))
 
 
 def _answer(set_up: Callable[[], Run], pipe: "Connection[Measurement, object]") -> None:

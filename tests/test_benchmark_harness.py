@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def set_up_environment() -> Run:
     return lambda: seen
 
 
-def set_up_that_dies() -> Run:
-    os._exit(3)
+def set_up_that_dies(code: int = 3) -> Run:
+    os._exit(code)
 
 
 def set_up_that_hangs() -> Run:
@@ -128,6 +129,8 @@ def test_an_environment_needs_an_own_process() -> None:
 def test_a_contender_that_dies_or_hangs_is_named() -> None:
     with pytest.raises(RuntimeError, match="set_up_that_dies ended with exit code 3"):
         measure(Contender(set_up=set_up_that_dies, own_process=True))
+    with pytest.raises(RuntimeError, match=r"set_up_that_dies.*code=5.* ended with exit code 5"):
+        measure(Contender(set_up=partial(set_up_that_dies, code=5), own_process=True))
     with pytest.raises(TimeoutError, match=r"set_up_that_hangs was not done after 0\.2 s"):
         measure(Contender(set_up=set_up_that_hangs, own_process=True, timeout_s=0.2))
 

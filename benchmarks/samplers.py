@@ -1,0 +1,243 @@
+"""What samples for us, each behind the same three calls: take these weights, sample these jobs."""
+
+import asyncio
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.engine.local import LocalEngine
+from agentrl.engine.recipe import EngineRecipe
+from agentrl.engine.remote.process import ProcessEngine
+from agentrl.policy import GenerateRequest
+
+SLOTS = 32
+PROMPT_TOKENS = 64
+LONGEST = 1024
+CONTEXT_TOKENS = PROMPT_TOKENS + LONGEST
+VOCABULARY = 4096
+WAIT_S = 300.0
+StateDict = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: its prompt, and how many tokens to sample."""
+
+    prompt: tuple[int, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a sampler made of a job."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+def policy(seed: int = 0) -> PreTrainedModel:
+    """Return the model of a seed, the same in every process."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+def save_policy(folder: Path) -> None:
+    """Write the model of seed 0 and a tokenizer, which engines in other processes read."""
+    policy().save_pretrained(folder)
+    train_tokenizer(["nobody reads what is sampled here"], vocab_size=300, folder=folder)
+
+
+class Sampler(ABC):
+    """Samples, and takes new weights. Ends with its process at the latest."""
+
+    @abstractmethod
+    def sample(self, work: Sequence[Job]) -> list[Sampled]:
+        """Sample a workload, all of it asked for at once."""
+
+    @abstractmethod
+    def load(self, weights: StateDict) -> None:
+        """Sample with these weights from now on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what it has."""
+
+
+class Ours(Sampler):
+    """An engine of agentrl."""
+
+    def __init__(self, engine: LocalEngine | ProcessEngine) -> None:
+        self._engine = engine
+        self._runner = asyncio.Runner()
+        self._asked = 0
+        self._version = 0
+
+    def sample(self, work: Sequence[Job]) -> list[Sampled]:
+        """Sample a workload."""
+        return self._runner.run(self._sample(work))
+
+    def load(self, weights: StateDict) -> None:
+        """Take weights: through memory that the processes share, where there are two."""
+        self._version += 1
+        self._runner.run(self._engine.load(weights, self._version))
+
+    def close(self) -> None:
+        """End the engine, and its process where it has one."""
+        self._runner.run(self._engine.close())
+        self._runner.close()
+
+    async def _sample(self, work: Sequence[Job]) -> list[Sampled]:
+        first = self._asked
+        self._asked += len(work)
+        requests = [
+            GenerateRequest(id=str(i), prompt=job.prompt, max_new_tokens=job.tokens, seed=i)
+            for i, job in enumerate(work, first)
+        ]
+        replies = await asyncio.gather(*map(self._engine.generate, requests))
+        return [Sampled(reply.token_ids, reply.logprobs) for reply in replies]
+
+
+class Continuous(Sampler):
+    """Transformers' continuous batching, with the settings that suit a CPU.
+
+    Its defaults are made for GPUs: page size, number of blocks and batch size are set as measured
+    best on this workload.
+    """
+
+    def __init__(self) -> None:
+        self._model: Any = policy()
+        self._asked = 0
+        self._start()
+
+    def sample(self, work: Sequence[Job]) -> list[Sampled]:
+        """Sample a workload."""
+        names = [f"job-{self._asked + index}" for index in range(len(work))]
+        self._asked += len(work)
+        for name, job in zip(names, work, strict=True):
+            self._manager.add_request(list(job.prompt), request_id=name, max_new_tokens=job.tokens)
+        done: dict[str, Sampled] = {}
+        deadline = time.monotonic() + WAIT_S
+        while len(done) < len(work):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(work) - len(done)} of {len(work)} requests never ended")
+            reply = self._manager.get_result(timeout=1)
+            if reply is not None and reply.is_finished():
+                sampled = Sampled(tuple(reply.generated_tokens), tuple(reply.logprobs))
+                done[reply.request_id] = sampled
+        return [done[name] for name in names]
+
+    def load(self, weights: StateDict) -> None:
+        """Copy weights into the model, and start anew: it has no call that forgets its cache."""
+        self.close()
+        self._model.load_state_dict(weights)
+        self._start()
+
+    def close(self) -> None:
+        """Stop its thread."""
+        self._manager.stop(block=True, timeout=30)
+
+    def _start(self) -> None:
+        sampling = GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0
+        )
+        settings = ContinuousBatchingConfig(
+            page_size=32,
+            num_blocks=SLOTS * CONTEXT_TOKENS // 32 + SLOTS,
+            max_batch_tokens=256,
+            max_requests_per_batch=SLOTS,
+            return_logprobs=True,
+            use_cuda_graph=False,
+            use_async_batching=False,
+            seed=0,
+        )
+        self._manager: Any = self._model.init_continuous_batching(
+            generation_config=sampling, continuous_batching_config=settings
+        )
+        self._manager.start()
+
+
+class Static(Sampler):
+    """`model.generate` on one static batch, which runs as long as its longest row."""
+
+    def __init__(self) -> None:
+        self._model: Any = policy()
+
+    def sample(self, work: Sequence[Job]) -> list[Sampled]:
+        """Sample a workload whose prompts are of one length; spared log-probs, it returns nan."""
+        prompts = torch.tensor([job.prompt for job in work])
+        longest = max(job.tokens for job in work)
+        rows = self._model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            max_new_tokens=longest,
+            min_new_tokens=longest,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            pad_token_id=0,
+        )
+        sampled = rows[:, prompts.shape[1] :].tolist()
+        return [
+            Sampled(tuple(row[: job.tokens]), (float("nan"),) * job.tokens)
+            for row, job in zip(sampled, work, strict=True)
+        ]
+
+    def load(self, weights: StateDict) -> None:
+        """Copy weights into the model."""
+        self._model.load_state_dict(weights)
+
+    def close(self) -> None:
+        """Nothing is left to release."""
+
+
+Kind = Literal["ours", "ours, own process", "vLLM", "continuous batching", "generate"]
+
+
+def sampler(kind: Kind, folder: Path, python: str) -> Sampler:
+    """Return a sampler with the model of seed 0, which `folder` holds, and one thread.
+
+    `python` is the interpreter of vLLM's process.
+    """
+    torch.set_num_threads(1)
+    match kind:
+        case "ours":
+            return Ours(
+                LocalEngine(policy(), slots=SLOTS, context_tokens=CONTEXT_TOKENS, threads=1)
+            )
+        case "ours, own process":
+            return Ours(ProcessEngine(_recipe("local", folder), python=sys.executable))
+        case "vLLM":
+            return Ours(ProcessEngine(_recipe("vllm", folder), python=python))
+        case "continuous batching":
+            return Continuous()
+        case "generate":
+            return Static()
+
+
+def _recipe(kind: Literal["local", "vllm"], folder: Path) -> EngineRecipe:
+    return EngineRecipe(
+        kind=kind, folder=str(folder), slots=SLOTS, context_tokens=CONTEXT_TOKENS, threads=1
+    )
