@@ -79,7 +79,13 @@ async def engine(folder: Path) -> AsyncIterator["VllmEngine"]:
     from agentrl.engine.vllm import VllmEngine, VllmSettings
 
     settings = VllmSettings(
-        model=folder, slots=8, context_tokens=CONTEXT_TOKENS, dtype="float32", prefill_tokens=24
+        model=folder,
+        slots=8,
+        context_tokens=CONTEXT_TOKENS,
+        dtype="float32",
+        prefill_tokens=24,
+        # Only whole blocks are cached, and those of a CPU hold as much as a context here.
+        options={"block_size": 32},
     )
     async with VllmEngine(settings) as opened:
         yield opened
