@@ -34,6 +34,7 @@ __all__ = ["RunFolder", "write_json"]
 MAY_CHANGE = (
     "run.steps",
     "learn.devices.",
+    "cluster.",
     "run.name",
     "run.folder",
     "run.checkpoint_every",
@@ -43,8 +44,8 @@ MAY_CHANGE = (
     "view.",
     "evaluate.",
 )
-"""Keys a resumed run may change: how long it is, where it lies, how many devices train it, and what
-is written about it."""
+"""Keys a resumed run may change: how long it is, where it lies, how many devices train it, on which
+machines, and what is written about it."""
 
 LOCK_ATTEMPTS = 5
 LISTED_NAMES = 8

@@ -165,6 +165,8 @@ async def _train(
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
             engine = wiring.engine(config, policy)
+            # Not where the trainer is made, in a thread: what Ray starts ends with its thread.
+            stack.enter_context(wiring.cluster(config))
             trainer = await in_thread_to_the_end(wiring.trainer, config, policy)
             stack.callback(trainer.close)
             checkpoints = wiring.checkpoints(

@@ -1,7 +1,7 @@
 """From config sections to the parts of a run."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from agentrl.engine.opening import ClosingEngine
     from agentrl.first_policy import Policy
     from agentrl.learn.checkpoint import Checkpoints
+    from agentrl.learn.sharded.link import Ground
     from agentrl.learn.trainer import Trainer
     from agentrl.rollout.branching.gated import GatedTrees
     from agentrl.vision.processor import ImageProcessor
@@ -71,6 +72,15 @@ def worlds(
     from agentrl.cluster.ray_workers import ray_envs
 
     return ray_envs(config.cluster, make_env)
+
+
+def cluster(config: RunConfig) -> AbstractContextManager[None]:
+    """Be connected to the config's cluster, if it has one, until the block ends."""
+    if config.cluster.kind == "local":
+        return nullcontext()
+    from agentrl.cluster.connection import connected
+
+    return connected(config.cluster)
 
 
 def task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSampler:
@@ -393,10 +403,18 @@ def trainer(config: RunConfig, policy: "Policy") -> "Trainer":
     if config.learn.devices.count > 1 or Launch.of() is not None:
         from agentrl.learn.sharded.opening import leading_trainer
 
-        return leading_trainer(config, policy)
+        return leading_trainer(config, policy, _ground(config))
     from agentrl.learn.trainer import Trainer
 
     return Trainer(policy.model, config.learn, **trainer_settings(config, policy.images))
+
+
+def _ground(config: RunConfig) -> "Ground | None":
+    if config.cluster.kind == "local":
+        return None
+    from agentrl.cluster.trainer.ranks import RayGround
+
+    return RayGround(config.cluster)
 
 
 def engine(config: RunConfig, policy: "Policy") -> "ClosingEngine":

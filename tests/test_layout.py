@@ -45,6 +45,7 @@ HEAVY = {
 
 HEAVY_ROOMS = (
     "agentrl.cluster.engines",
+    "agentrl.cluster.trainer",
     "agentrl.engine",
     "agentrl.sync",
     "agentrl.gym.",

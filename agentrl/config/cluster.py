@@ -1,4 +1,4 @@
-"""The section of a config that says where environments and engines run."""
+"""The section of a config that says where environments, engines and ranks of the trainer run."""
 
 from typing import Literal
 
@@ -8,11 +8,11 @@ from agentrl.config.section import Section
 
 
 class ClusterSection(Section):
-    """Where environments and engines run: here, or in actors that Ray places."""
+    """Where environments, engines and ranks of the trainer run: here, or where Ray places them."""
 
     kind: Literal["local", "ray"] = "local"
-    """`local` runs environments in this process and `engine.processes` on this machine; `ray` runs
-    both in actors of Ray (docs/cluster.md)."""
+    """`local` runs environments in this process, and `engine.processes` and `learn.devices` on this
+    machine; `ray` runs all of them in actors of Ray (docs/cluster.md)."""
     address: str | None = None
     """Of the Ray cluster; `auto` finds the one this machine belongs to, none starts one here."""
     workers: PositiveInt = 2
@@ -31,3 +31,10 @@ class ClusterSection(Section):
     engine_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     """How Ray places the engines: on few machines, or on many; the strict ones accept nothing
     else."""
+    trainer_cpus: PositiveFloat = 1.0
+    """CPUs that Ray sets aside for a rank of `learn.devices.count`, but for the first: that one is
+    in the run's own process, which Ray knows nothing of."""
+    trainer_gpus: int = Field(default=0, ge=0, le=1)
+    """GPUs that it sets aside for one: 1 where the trainer is on GPUs, else 0."""
+    trainer_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """How Ray places these ranks, as with `engine_strategy`."""

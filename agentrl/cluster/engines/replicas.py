@@ -11,6 +11,7 @@ from agentrl.cluster.connection import connected, first_line
 from agentrl.cluster.engines.freight import Freight
 from agentrl.cluster.engines.host import EngineHost, Opened
 from agentrl.cluster.host import Raised
+from agentrl.cluster.room import Wanted, there
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
@@ -121,7 +122,7 @@ class RayEngine(ReplacedEngine):
             await _end(actor, within_s=GIVE_UP_S)
             raise EngineError(
                 f"an engine had no place in the cluster, or was not ready there, within "
-                f"engine.start_s = {self._start_s:g} s; {_there()}"
+                f"engine.start_s = {self._start_s:g} s; {there()}"
             ) from error
         except BaseException:
             await _end(actor, within_s=GIVE_UP_S)
@@ -209,39 +210,28 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
     """Have room for engines inside the block: asked for, so that a cluster may grow, and waited
     for. `ConfigError` when there is none."""
     from ray.exceptions import RayError
-    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.placement_group import remove_placement_group
 
-    each = {"CPU": section.engine_cpus, "GPU": section.engine_gpus}
-    bundles = [{name: count for name, count in each.items() if count} for _ in range(engines)]
-    room = placement_group(bundles, strategy=section.engine_strategy)
+    wanted = Wanted(
+        what="engines",
+        count=engines,
+        cpus=section.engine_cpus,
+        gpus=section.engine_gpus,
+        strategy=section.engine_strategy,
+        keys="engine.processes, cluster.engine_cpus or cluster.engine_gpus",
+    )
+    room = wanted.ask()
     try:
         try:
             async with asyncio.timeout(section.start_s):
                 await room.ready()
         except TimeoutError as error:
-            raise ConfigError(
-                f"Ray found no room for {engines} engines of {section.engine_cpus:g} CPUs and "
-                f"{section.engine_gpus:g} GPUs ({section.engine_strategy}) within "
-                f"cluster.start_s = {section.start_s:g} s; {_there()}: lower engine.processes, "
-                "cluster.engine_cpus or cluster.engine_gpus, or raise cluster.start_s where the "
-                "cluster is to grow"
-            ) from error
+            raise wanted.refusal(within_s=section.start_s) from error
         except RayError as error:
             raise ConfigError(f"Ray ended while engines waited for room: {error}") from error
         yield room
     finally:
         remove_placement_group(room)
-
-
-def _there() -> str:
-    import ray
-
-    has, free = ray.cluster_resources(), ray.available_resources()
-    shown = [f"{has.get(name, 0):g} {name}s, {free.get(name, 0):g} of them free" for name in _SHOWN]
-    return f"the cluster has {' and '.join(shown)}"
-
-
-_SHOWN = ("CPU", "GPU")
 
 
 async def _end(actor: Any, *, within_s: float) -> None:

@@ -9,8 +9,8 @@ from agentrl.config.section import Section
 
 class DevicesSection(Section):
     """How many devices train one model together, each in a process of its own that keeps a part of
-    the weights (FSDP2). Under `torchrun` its processes are taken, else the run starts them on this
-    machine."""
+    the weights (FSDP2). Under `torchrun` its processes are taken, else the run starts them: on this
+    machine, or with `cluster.kind: ray` as actors where Ray has room."""
 
     count: PositiveInt = 1
     """One trains in the run's own process."""

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from agentrl.errors import AgentrlError, LearnError
 from agentrl.learn.collected import Collected
-from agentrl.learn.sharded.link import Command, Link
+from agentrl.learn.sharded.link import Command, Link, blaming
 from agentrl.learn.trainer import Trainer
 
 
@@ -20,7 +19,7 @@ class LeadingTrainer(Trainer):
         """Take what a `Trainer` takes, and the way to ranks that make the same one meanwhile."""
         self._link = link
         self._announced = False
-        with self._blaming():
+        with blaming(self._link):
             super().__init__(*args, **kwargs)
 
     def learn(self, batch: Collected) -> dict[str, float]:
@@ -65,25 +64,8 @@ class LeadingTrainer(Trainer):
             return
         self._announced = True
         try:
-            with self._blaming():
+            with blaming(self._link):
                 self._link.tell(Command(name, arguments))
                 yield
         finally:
             self._announced = False
-
-    @contextmanager
-    def _blaming(self) -> Generator[None]:
-        """Say which rank has ended where that is why a collective failed."""
-        try:
-            yield
-        except AgentrlError:
-            raise
-        except Exception as error:
-            why = self._link.blame()
-            if why is None:
-                raise
-            raise LearnError(
-                f"{why}; the others cannot go on without it. The run stops: the same command with "
-                "--resume goes on from its newest checkpoint, with as many devices as the config "
-                "then says"
-            ) from error

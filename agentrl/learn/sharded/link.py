@@ -1,10 +1,15 @@
 """How the leading rank reaches the others, whoever started them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from agentrl.errors import AgentrlError, LearnError
 from agentrl.learn.trainer import Trainer
+
+if TYPE_CHECKING:
+    from agentrl.learn.sharded.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +58,35 @@ class Link(Protocol):
     def close(self) -> None:
         """End the other ranks. Idempotent."""
         ...
+
+
+@runtime_checkable
+class Ground(Protocol):
+    """Where the other ranks are to run."""
+
+    @property
+    def host(self) -> str:
+        """Return the address at which they reach the leading rank."""
+        ...
+
+    def start(self, setup: "Setup") -> Link:
+        """Start all of them, given what the leading rank is; they join when it does."""
+        ...
+
+
+@contextmanager
+def blaming(link: Link) -> Generator[None]:
+    """Say which rank has ended where that is why a collective failed."""
+    try:
+        yield
+    except AgentrlError:
+        raise
+    except Exception as error:
+        why = link.blame()
+        if why is None:
+            raise
+        raise LearnError(
+            f"{why}; the others cannot go on without it. The run stops: the same command with "
+            "--resume goes on from its newest checkpoint, with as many devices as the config "
+            "then says"
+        ) from error

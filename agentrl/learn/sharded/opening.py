@@ -11,7 +11,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.launch import Launch
 from agentrl.learn.sharded.lead import LeadingTrainer
-from agentrl.learn.sharded.link import Link
+from agentrl.learn.sharded.link import Ground, Link, blaming
 from agentrl.learn.sharded.mesh import MeshRanks
 from agentrl.learn.sharded.processes import Processes
 from agentrl.learn.sharded.setup import Setup, device_of, join, plain_config
@@ -20,26 +20,43 @@ from agentrl.learn.sharded.torchrun import Broadcast, announce, meeting_point
 if TYPE_CHECKING:
     from agentrl.first_policy import Policy
 
-HERE = "127.0.0.1"
+
+class Here:
+    """The other ranks are processes of this machine, each with a device of its own."""
+
+    host = "127.0.0.1"
+
+    def start(self, setup: Setup) -> Processes:
+        """Start them; `ConfigError` where there are too few devices."""
+        config = setup.run
+        device_of(config, setup.size - 1)
+        others = [setup.of(rank=rank, local_rank=rank) for rank in range(1, setup.size)]
+        return Processes(others, start_s=config.learn.devices.start_s)
 
 
-def leading_trainer(config: RunConfig, policy: "Policy") -> LeadingTrainer:
-    """Return the trainer of the leading rank, with the others started and following."""
+def leading_trainer(
+    config: RunConfig, policy: "Policy", ground: Ground | None = None
+) -> LeadingTrainer:
+    """Return the trainer of the leading rank, with the others started and following.
+
+    They are started on `ground`, or here; where torchrun has started them it is not asked.
+    """
     launch = Launch.of()
-    return _of_processes(config, policy) if launch is None else _of_torchrun(config, policy, launch)
+    if launch is not None:
+        return _of_torchrun(config, policy, launch)
+    return _on(ground or Here(), config, policy)
 
 
-def _of_processes(config: RunConfig, policy: "Policy") -> LeadingTrainer:
-    size, start_s = config.learn.devices.count, config.learn.devices.start_s
-    device_of(config, size - 1)  # raises where there are too few
+def _on(ground: Ground, config: RunConfig, policy: "Policy") -> LeadingTrainer:
+    size = config.learn.devices.count
     device = device_of(config, 0)
-    store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
-    setup = _setup(config, policy, size=size)
-    setup = replace(setup, host=HERE, port=store.port)
-    others = [setup.of(rank=rank, local_rank=rank) for rank in range(1, size)]
-    link = Processes(others, start_s=start_s)
+    host = ground.host
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    setup = replace(_setup(config, policy, size=size), host=host, port=store.port)
+    link = ground.start(setup)
     try:
-        ranks = join(config, store, rank=0, size=size, device=device)
+        with blaming(link):
+            ranks = join(config, store, rank=0, size=size, device=device)
         return _trainer(config, policy, ranks, link)
     except BaseException:
         link.close()

@@ -107,14 +107,25 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def follower(setup: Setup, ready: Callable[[], None], store: Store | None = None) -> Trainer:
-    """Return the trainer of a rank that follows; `ready` is called when it can join."""
+def loaded(setup: Setup) -> Callable[[Store | None], Trainer]:
+    """Load the model of a rank that follows; return what joins the others, by their store or that
+    of `setup`, and returns its trainer."""
     config = setup.run
     wiring.use_threads(config.run.threads)
     device = device_of(config, setup.local_rank)
     model = load_model(setup.policy, dtype=config.policy.dtype, device=device)
     images = load_images(setup.policy, model)
+
+    def joins(store: Store | None) -> Trainer:
+        met = store or setup.store()
+        ranks = join(config, met, rank=setup.rank, size=setup.size, device=device)
+        return Trainer(model, config.learn, **wiring.trainer_settings(config, images), ranks=ranks)
+
+    return joins
+
+
+def follower(setup: Setup, ready: Callable[[], None], store: Store | None = None) -> Trainer:
+    """Return the trainer of a rank that follows; `ready` is called when it can join."""
+    joins = loaded(setup)
     ready()
-    met = store or setup.store()
-    ranks = join(config, met, rank=setup.rank, size=setup.size, device=device)
-    return Trainer(model, config.learn, **wiring.trainer_settings(config, images), ranks=ranks)
+    return joins(store)
