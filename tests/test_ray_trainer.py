@@ -1,6 +1,9 @@
 """A trainer whose other ranks are actors of Ray, for real: the same weights, and no orphans.
 
 A cluster takes seconds to start, so that a test here does several things with one.
+
+Seen caught: an actor that takes the GPU of its rank instead of its first, a device that another
+machine understands differently, GPUs for ranks of a trainer on CPUs.
 """
 
 import os
