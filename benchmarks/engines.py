@@ -201,7 +201,12 @@ def state(bench: Benchmark, runs: dict[str, list[Measurement]]) -> None:
 
 def version_of(python: Path) -> str | None:
     """Return the version of the vLLM that an interpreter has; None where it has none."""
-    command = [str(python), "-c", "from importlib import metadata as m; print(m.version('vllm'))"]
+    # The CPU build is a distribution of another name.
+    program = (
+        "from importlib import metadata as m\n"
+        "print(m.version(m.packages_distributions()['vllm'][0]))"
+    )
+    command = [str(python), "-c", program]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
