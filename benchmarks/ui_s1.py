@@ -13,25 +13,44 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from agentrl.evaluation.interval import Estimate, rate_estimate
+from agentrl.evaluation.compare import paired_difference
+from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.export.row import read_jsonl
 from agentrl.learn.checkpoint import latest
 from benchmarks.commands import CONFIGS, MADE, TIMEOUT_S, agentrl
 from benchmarks.harness import Benchmark, parser
 
 CONFIG = CONFIGS / "gui_ui_s1.yaml"
-TEMPLATES = ["press_in_order", "switches"]
-DESKTOP = {"desktops": 3, "warm": 0, "call_s": 120, "start_s": 120, "open_s": 600}
-FORMS = {"templates": TEMPLATES, "desktop": DESKTOP}
+ENV = "gui/Mix-v0"
+TEMPLATES = ["enter_code", "set_options"]
+DESKTOP = {"desktops": 5, "warm": 4, "call_s": 120, "start_s": 120, "open_s": 600}
+KWARGS = {"templates": TEMPLATES, "desktop": DESKTOP | {"still_s": 0.1, "recycle_after": 100}}
+LIVE = {
+    "env.id": ENV, "env.kwargs": json.dumps(KWARGS), "rollout.concurrency": "4",
+    "rollout.reset_s": "630", "rollout.step_s": "130",
+}  # fmt: skip
 ARMS = {"start": "warm start", "supervised": "more supervision", "ui_s1": "UI-S1"}
+GENTLER = {"warmstart.learning_rate": "5e-4", "warmstart.warmup_steps": "5"}
+"""A policy that has learnt something loses it at a warm start's own rate."""
+FIGURES = ("sop_score", "sop_success", "step_accuracy")
+PASSES = {"sop_success", "passed"}
+"""Figures that are 0 or 1."""
+
+Figures = dict[str, dict[str, float]]
+"""By task: what an evaluation found out."""
+
+
+def command(*words: str) -> None:
+    """Run `agentrl` with these words; raise if it fails."""
+    line = [sys.executable, "-m", "agentrl.cli", *words]
+    subprocess.run(line, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL)
 
 
 def record(file: Path, tasks: int) -> None:
     """Record gold episodes."""
-    options = ["--tasks", str(tasks), "--concurrency", "3", "--kwargs", json.dumps(FORMS)]
-    line = [sys.executable, "-m", "agentrl.cli", "record", "gui/Form-v0", str(file), *options]
-    subprocess.run(line, check=True, timeout=TIMEOUT_S)
+    told = json.dumps(KWARGS)
+    command("record", ENV, str(file), *("--tasks", f"{tasks}"), "--concurrency=4", "--kwargs", told)
 
 
 def trained(folder: Path, keys: dict[str, str], supervised_steps: int) -> dict[str, Path]:
@@ -43,7 +62,7 @@ def trained(folder: Path, keys: dict[str, str], supervised_steps: int) -> dict[s
     given = keys | {"policy.path": str(start), "policy.make": "null"}
     if not supervised.is_dir():
         more = {"run.name": "supervised", "warmstart.steps": str(supervised_steps)}
-        agentrl("warmstart", given | more, CONFIG)
+        agentrl("warmstart", given | GENTLER | more, CONFIG)
     # The evaluation comes after, for all arms alike.
     rl = keys | MADE | {"policy.path": str(start), "run.name": "ui_s1", "evaluate.tasks": "8"}
     if latest(folder / "ui_s1" / "checkpoints") is None:
@@ -53,26 +72,39 @@ def trained(folder: Path, keys: dict[str, str], supervised_steps: int) -> dict[s
     return {"start": start, "supervised": supervised, "ui_s1": found}
 
 
-def evaluated(policy: Path, keys: dict[str, str], file: Path) -> dict[str, Any]:
-    """Return the report of a policy, made where it is not there."""
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
+def evaluated(policy: Path, keys: dict[str, str], folder: Path) -> Figures:
+    """Return what was found of a policy on each task, played where it was not."""
+    if not (folder / "report.json").is_file():
+        resume = ["--resume"] if folder.is_dir() else []
         options = [f"{key}={value}" for key, value in keys.items()]
-        line = [sys.executable, "-m", "agentrl.cli", "eval", str(CONFIG), *options]
-        line += ["--checkpoint", str(policy), "--json", str(file)]
-        subprocess.run(line, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL)
-    return json.loads(file.read_text())
+        options += ["--checkpoint", str(policy), "--out", str(folder)]
+        command("eval", str(CONFIG), *options, *resume)
+    told = folder / "told"
+    if not told.is_dir():
+        command("export", str(folder), "--output", str(told))
+    return {
+        one.task.id: one.components | {"passed": float(one.reward >= 1)}
+        for one in read_jsonl(told)
+        if one.reward is not None
+    }
 
 
-def rate(mean: float, count: int) -> Estimate:
-    """Return a share of so many with its interval."""
-    passed = round(mean * count)
-    return rate_estimate([1.0] * passed + [0.0] * (count - passed), trials=[1] * count)
+def estimate(figures: Figures, name: str) -> Estimate:
+    """Return the mean of a share over tasks; a trajectory passes, or has so much of its turns."""
+    values = [found[name] for found in figures.values()]
+    return rate_estimate(values, trials=[1] * len(values) if name in PASSES else None)
 
 
-def shown(estimate: Estimate) -> str:
+def difference(a: Figures, b: Figures, name: str) -> Estimate:
+    """Return b less a, paired by task."""
+    away = [b[task][name] - a[task][name] for task in sorted(a.keys() & b.keys())]
+    return paired_difference(away, trials=1) if name in PASSES else mean_estimate(away)
+
+
+def shown(estimate: Estimate, sign: str = "") -> str:
     """Return a share as people read it."""
-    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    low, high = f"{estimate.low:{sign}.3f}", f"{estimate.high:{sign}.3f}"
+    return f"{estimate.mean:{sign}.3f} [{low}, {high}]"
 
 
 def main() -> None:
@@ -80,34 +112,34 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path, default=Path("runs/ui-s1"))
     arguments.add_argument("--recordings", type=Path, help="Instead of recording any.")
-    arguments.add_argument("--record", type=int, default=480, help="Episodes to record.")
-    arguments.add_argument("--supervised-steps", type=int, default=120)
+    arguments.add_argument("--record", type=int, default=1000, help="Episodes to record.")
+    arguments.add_argument("--supervised-steps", type=int, default=90)
     arguments.add_argument("--live", type=int, default=100, help="Tasks on real desktops.")
     arguments.add_argument("keys", nargs="*", metavar="KEY=VALUE", help="Of the config.")
     chosen = arguments.parse_args()
     benchmark = Benchmark.from_arguments("ui_s1", chosen)
-    recordings = chosen.recordings or chosen.folder / "forms.jsonl"
+    recordings = chosen.recordings or chosen.folder / "dialogs.jsonl"
     if not recordings.is_file():
         record(recordings, 40 if chosen.quick else chosen.record)
     keys = {"run.folder": str(chosen.folder), "env.kwargs.recordings": str(recordings)}
     keys |= dict(key.split("=", 1) for key in chosen.keys)
-    live = keys | {"env.id": "gui/Form-v0", "env.kwargs": json.dumps(FORMS)}
-    live |= {"evaluate.tasks": str(chosen.live), "evaluate.threshold": "1.0"}
-    live = {key: value for key, value in live.items() if key != "env.kwargs.recordings"}
-    lines = ["| policy | SOP | SOP success | step accuracy | on desktops |", "| --- " * 5 + "|"]
+    live = keys | LIVE | {"evaluate.tasks": str(chosen.live)}
+    del live["env.kwargs.recordings"]
+    heads = ["policy", "SOP", "SOP success", "step accuracy", "on desktops"]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    found: dict[str, tuple[Figures, Figures]] = {}
     for arm, policy in trained(chosen.folder, keys, chosen.supervised_steps).items():
-        reports = chosen.folder / "reports"
-        offline = evaluated(policy, keys, reports / f"{arm}-sop.json")
-        online = evaluated(policy, live, reports / f"{arm}-live.json")
-        names = ("sop_score", "sop_success", "step_accuracy")
-        parts = {name: offline[f"component/{name}"] for name in names}
-        success = rate(parts["sop_success"], offline["tasks"])
-        done = rate(online["pass@1"]["mean"], online["pass@1"]["tasks"])
-        for name in names:
-            benchmark.row(f"{ARMS[arm]}: {name}", parts[name], unit="share")
-        benchmark.row(f"{ARMS[arm]}: on desktops", done.mean, unit="pass@1")
-        told = (f"{parts['sop_score']:.3f}", shown(success), f"{parts['step_accuracy']:.3f}")
-        lines.append(f"| {ARMS[arm]} | {' | '.join(told)} | {shown(done)} |")
+        offline = evaluated(policy, keys, chosen.folder / "told" / f"{arm}-sop")
+        online = evaluated(policy, live, chosen.folder / "told" / f"{arm}-live")
+        found[arm] = offline, online
+        parts = [estimate(offline, name) for name in FIGURES] + [estimate(online, "passed")]
+        for name, part in zip((*FIGURES, "on desktops"), parts, strict=True):
+            benchmark.row(f"{ARMS[arm]}: {name}", part.mean, unit="share")
+        lines.append(f"| {ARMS[arm]} | {' | '.join(map(shown, parts))} |")
+    (before, there), (after, here) = found["supervised"], found["ui_s1"]
+    apart = [difference(before, after, name) for name in FIGURES]
+    apart.append(difference(there, here, "passed"))
+    lines.append(f"| UI-S1 less more supervision | {' | '.join(shown(a, '+') for a in apart)} |")
     benchmark.finish()
     benchmark.console.print("\n".join(lines), markup=False, highlight=False)
 
