@@ -141,7 +141,7 @@ def main() -> None:
     apart.append(difference(there, here, "passed"))
     lines.append(f"| UI-S1 less more supervision | {' | '.join(shown(a, '+') for a in apart)} |")
     benchmark.finish()
-    benchmark.console.print("\n".join(lines), markup=False, highlight=False)
+    benchmark.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
