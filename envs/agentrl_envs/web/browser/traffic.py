@@ -95,9 +95,14 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
 
 
 async def _cookies(tab: Tab, url: str) -> str:
-    """Return the cookies of a request, which the browser adds later than we look."""
+    """Return the cookies of a request, which the browser adds later than we look.
+
+    Those of longer paths come first, as in a browser. Among equals it goes by the moment at which
+    each was set, which is no order for cookies of one answer: here they go by name.
+    """
     found = await tab.cdp.send("Network.getCookies", {"urls": [url]})
-    return "; ".join(f"{one['name']}={one['value']}" for one in found["cookies"])
+    ordered = sorted(found["cookies"], key=lambda one: (-len(one["path"]), one["name"]))
+    return "; ".join(f"{one['name']}={one['value']}" for one in ordered)
 
 
 async def _quietly(tab: Tab, method: str, params: dict[str, Any]) -> None:
