@@ -101,8 +101,13 @@ async def _cookies(tab: Tab, url: str) -> str:
     each was set, which is no order for cookies of one answer: here they go by name.
     """
     found = await tab.cdp.send("Network.getCookies", {"urls": [url]})
-    ordered = sorted(found["cookies"], key=lambda one: (-len(one["path"]), one["name"]))
-    return "; ".join(f"{one['name']}={one['value']}" for one in ordered)
+    return "; ".join(
+        f"{one['name']}={one['value']}" for one in sorted(found["cookies"], key=_place)
+    )
+
+
+def _place(cookie: Mapping[str, Any]) -> tuple[int, str]:
+    return -len(cookie["path"]), cookie["name"]
 
 
 async def _quietly(tab: Tab, method: str, params: dict[str, Any]) -> None:
