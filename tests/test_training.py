@@ -151,7 +151,14 @@ def test_a_prompt_longer_than_the_context_stops_the_run(tmp_path: Path) -> None:
         tiny(tmp_path, engine__context_tokens=4)
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path: Path, root: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "of_ctrl_c"),
+    [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
+    ids=["at a terminal", "in the background of a script"],
+)
+def test_ctrl_c_leaves_a_checkpoint_and_no_process(
+    tmp_path: Path, root: Path, asked: signal.Signals, of_ctrl_c: signal.Handlers
+) -> None:
     path = config_file(tmp_path)
     command = [sys.executable, "-m", "agentrl.cli", "train", str(path), "run.steps=10000"]
     places = [".", "envs", "tools", "sandbox", "tests"]
@@ -161,12 +168,12 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path: Path, root: Path) -
         env=env,
         cwd=tmp_path,
         start_new_session=True,
-        # A shell's background job, such as these tests may be, ignores it and so would its child.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # A script's background job ignores Ctrl-C, and so does what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, of_ctrl_c),
     )
     try:
         wait_for_checkpoint(tmp_path / "runs/tiny/checkpoints", timeout_s=120)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(asked)
         assert running.wait(60) == 130
     finally:
         running.kill()

@@ -67,10 +67,15 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    of_ctrl_c = signal.getsignal(signal.SIGINT)
+    if of_ctrl_c is signal.SIG_IGN:
+        # What a script starts in the background ignores it, and would ignore what we make of it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, of_ctrl_c)
 
 
 def show(result: "RunResult") -> None:
