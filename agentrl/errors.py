@@ -12,7 +12,8 @@
         ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
         ├── SandboxError       the sandbox is gone or broke its protocol
         ├── EngineError        the policy engine raised, or missed a deadline
-        │   └── EngineLost     the engine is gone, with the request; it can be asked for again
+        │   ├── EngineLost     the engine is gone, with the request; it can be asked for again
+        │   └── WeightsUnproven  the engine computes something else than the trainer
         └── CancelledRollout   somebody stopped the trajectory on purpose
 
 Extension code raises plain Python errors. `blame` attributes them; the episode runner records them
@@ -87,6 +88,10 @@ class EngineError(RolloutError):
 
 class EngineLost(EngineError):
     """The engine is gone, and with it what a request had sampled; the request did nothing wrong."""
+
+
+class WeightsUnproven(EngineError):
+    """An engine that was given weights is late, or computes something else than the trainer."""
 
 
 class CancelledRollout(RolloutError):

@@ -187,7 +187,8 @@ async def _train(
                 stored=checkpoints.read(curating.SUCCESSES),
             )
             async with engine:
-                await engine.load(trainer.weights(), trainer.version)
+                weights = wiring.weights(config, trainer)
+                await engine.load(weights(), trainer.version)
                 make_world = await stack.enter_async_context(wiring.worlds(config, make_env))
                 rollouts = wiring.rollouts(config, make_world, engine, policy.chat)
                 spans = wiring.spans(config)
@@ -214,6 +215,7 @@ async def _train(
                     folder=folder.path,
                     gate=gate,
                     trainer=trainer,
+                    weights=weights,
                     checkpoints=checkpoints,
                     record=record,
                     credit=wiring.credit_log(config, folder),
@@ -306,6 +308,8 @@ class _Loop:
     """Of the run."""
     gate: Gate
     trainer: "Trainer"
+    weights: Callable[[], Mapping[str, Any]]
+    """The trainer's, as engines are given them."""
     checkpoints: "Checkpoints"
     record: RunStore | None
     credit: CreditLog | None
@@ -371,7 +375,7 @@ class _Loop:
         self.trainer.forget(before=batch.oldest)
         if self.curation is not None:
             self.curation.version = self.trainer.version
-        await self.gate.load(self.trainer.weights(), self.trainer.version)
+        await self.gate.load(self.weights(), self.trainer.version)
         ended = time.monotonic()
         figures |= {
             "seconds/rollout": collected - began,
@@ -435,7 +439,7 @@ class _Loop:
             try:
                 yield
             finally:
-                await engine.load(trainer.weights(), trainer.version)
+                await engine.load(self.weights(), trainer.version)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):

@@ -1,6 +1,6 @@
 """From config sections to the parts of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
@@ -438,6 +438,16 @@ def checkpoints(
     return Checkpoints(
         folder=folder, keep=config.run.keep_checkpoints, tokenizer=tokenizer, images=images
     )
+
+
+def weights(config: RunConfig, trainer: "Trainer") -> Callable[[], Mapping[str, Any]]:
+    """Return what returns the trainer's current weights, with a proof where one is asked for."""
+    section = config.engine.probe
+    if section is None:
+        return trainer.weights
+    from agentrl.learn.proving import provable
+
+    return partial(provable, trainer, section)
 
 
 def use_threads(count: int) -> None:

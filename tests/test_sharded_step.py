@@ -187,3 +187,15 @@ def test_anchors_that_are_other_weights_take_one_device(proximal: str) -> None:
     run = RunConfig.model_construct(learn=config.model_copy(update={"devices": devices}))
     found = [each for each in learning_conflicts(run) if "learn.devices.count is 2" in each]
     assert len(found) == 1
+
+
+def said(ranks: Ranks, policy: PreTrainedModel, tokens: tuple[int, ...]) -> tuple[float, ...]:
+    return Trainer(policy, section({}), seed=5, ranks=ranks).logprobs(tokens)
+
+
+def test_every_rank_says_the_same_of_tokens(ranks: World) -> None:
+    tokens = (2, 7, 5, 3, 11)
+    alone = said(ALONE, model(), tokens)
+    assert len(set(alone)) == 4
+    for found in ranks.run(said, model(), tokens, size=3):
+        assert found == pytest.approx(alone, rel=1e-5)

@@ -135,6 +135,16 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "engine.addresses names engines and engine.key_file no key; they serve nobody without "
             "one: set it to the file that they were started with"
         )
+    if engine.probe is not None and not count:
+        yield (
+            "engine.probe is set and the engine is in this process, which copies the trainer's "
+            "weights itself; leave it out, or set engine.processes or engine.addresses"
+        )
+    if engine.probe is not None and engine.probe.tokens >= engine.context_tokens:
+        yield (
+            f"engine.probe.tokens is {engine.probe.tokens} and engine.context_tokens is "
+            f"{engine.context_tokens}: the probe has one more token, and must fit; lower the first"
+        )
     if engine.rolling and count < 2:
         yield (
             f"engine.rolling is true and there is {max(1, count)} engine: no other one could go on "

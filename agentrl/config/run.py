@@ -124,6 +124,17 @@ class VllmSection(Section):
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
 
+class ProbeSection(Section):
+    """Engines in other processes show after every load that they compute what the trainer does."""
+
+    tokens: PositiveInt = 16
+    """Fixed tokens that both score."""
+    max_gap: PositiveFloat = 0.5
+    """How far apart they may be on any of them, in nats; 0.01 where both compute in float32."""
+    deadline_s: PositiveFloat = 120.0
+    """For the weights to be loaded, and again for the tokens to be scored."""
+
+
 class EngineSection(Section):
     """The policy engine that samples turns."""
 
@@ -151,6 +162,8 @@ class EngineSection(Section):
     """Deadline for such a process, or an address, to have its engine ready."""
     max_restarts: int = Field(default=10, ge=0)
     """How often a process that died is replaced."""
+    probe: ProbeSection | None = None
+    """New weights are proven, or taken back; null believes that an engine has what it was given."""
 
 
 class SamplingSection(Section):

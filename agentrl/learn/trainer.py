@@ -37,7 +37,7 @@ from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximals.kept import anchor_of
 from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
-from agentrl.learn.sample import Group, Trainable, TurnWeights, sampled
+from agentrl.learn.sample import Group, Sample, Trainable, TurnWeights, sampled
 from agentrl.learn.selection import Moment
 from agentrl.learn.shaping import shaped
 from agentrl.learn.state import read_state, write_state
@@ -81,6 +81,8 @@ class Trainer:
         self.ranks = ranks or ALONE
         self.version = 0
         """Of the weights: the number of steps taken."""
+        self.temperature = temperature
+        """Of the sampling, under which log-probs are taken."""
         self.keeps_credit = False
         """Whether a step leaves behind what it made of each token."""
         self.credits: Sequence[TokenCredit] = ()
@@ -211,6 +213,28 @@ class Trainer:
         """Return what is evaluated, as `weights` does: the average, if there is one."""
         with swapped(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
+
+    def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Return the log-prob of every token but the first after those before it, in nats, at the
+        sampling temperature, with the current weights. A collective.
+        """
+        count = len(token_ids)
+        zeros = np.zeros(count, dtype=np.int64)
+        sample = Sample(
+            task_id="",
+            sample=0,
+            reward=0.0,
+            token_ids=np.asarray(token_ids, dtype=np.int64),
+            mask=np.arange(count) > 0,
+            behaviour=np.zeros(count),
+            versions=zeros,
+            turns=zeros,
+            nodes=zeros,
+            sampled=np.arange(count) > 0,
+        )
+        (scored,) = self._evidence.as_proximal([sample])
+        assert scored.proximal is not None
+        return tuple(float(logprob) for logprob in scored.proximal[1:])
 
     def write_state(self, folder: Path) -> None:
         """Write what a checkpoint holds besides the policy and counters. A collective."""

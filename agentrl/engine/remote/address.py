@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 from agentrl.engine.remote.client import RemoteEngine, connect
+from agentrl.engine.remote.proving import Versioned
 from agentrl.engine.remote.replaced import ReplacedEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
 from agentrl.engine.weights import Weights
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, WeightsUnproven
 from agentrl.thread import in_thread
 
 FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
@@ -106,10 +107,12 @@ class AddressEngine(ReplacedEngine):
         """
         try:
             await super().load(weights, version)
+        except WeightsUnproven:
+            raise
         except EngineError:
-            if not self._open or (self._served is not None and self._served.is_open):
+            if not self._open or self._alive() is not None:
                 raise
-            self._weights, self._version = await in_thread(shared, weights), version
+            self._held = Versioned(await in_thread(shared, weights), version)
 
 
 def read_key(file: Path | None) -> bytes:

@@ -9,9 +9,10 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from agentrl.closing import Closing
 from agentrl.engine.remote.client import RemoteEngine
+from agentrl.engine.remote.proving import Versioned, take
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
 from agentrl.engine.weights import Weights
-from agentrl.errors import ConfigError, EngineError, EngineLost
+from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.rollout.gate.routing import Router
 from agentrl.thread import in_thread
@@ -61,8 +62,11 @@ class ReplacedEngine(Closing):
         self._restarts_left = max_restarts
         self._served: Served | None = None
         self._starting: asyncio.Task[Served] | None = None
-        self._weights: Path | SharedWeights | None = None
-        self._version = 0
+        self._held: Versioned | None = None
+        """What a replacement is given."""
+        self._condemned: Served | None = None
+        """What lives and is not to be asked any more."""
+        self._went_back = 0
         self._paused = False
         self._waiting: dict[str, asyncio.Future[None]] = {}
         """Requests that wait for a replacement."""
@@ -79,7 +83,12 @@ class ReplacedEngine(Closing):
     @property
     def version(self) -> int:
         """Version of the weights loaded last."""
-        return self._version
+        return 0 if self._held is None else self._held.version
+
+    @property
+    def went_back(self) -> int:
+        """Return how often an engine has disproved new weights and been given the last good."""
+        return self._went_back
 
     @property
     def served(self) -> Served | None:
@@ -89,8 +98,8 @@ class ReplacedEngine(Closing):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
         is aborted, or the engine paused, ends then, with nothing."""
-        if self._served is not None and self._served.is_open:
-            return await self._served.engine.generate(request)
+        if (served := self._alive()) is not None:
+            return await served.engine.generate(request)
         ended = self._waiting[request.id] = asyncio.get_running_loop().create_future()
         ready = asyncio.ensure_future(self._ready())
         try:
@@ -110,7 +119,7 @@ class ReplacedEngine(Closing):
         """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (ended := self._waiting.get(request_id)) is not None and not ended.done():
             ended.set_result(None)
-        if (served := self._served) is not None and served.is_open:
+        if (served := self._alive()) is not None:
             with contextlib.suppress(EngineError):  # it died, and the request with it
                 await served.engine.abort(request_id)
 
@@ -120,14 +129,14 @@ class ReplacedEngine(Closing):
         for ended in self._waiting.values():
             if not ended.done():
                 ended.set_result(None)
-        if (served := self._served) is not None and served.is_open:
+        if (served := self._alive()) is not None:
             with contextlib.suppress(EngineError):  # its replacement begins paused
                 await served.engine.pause()
 
     async def resume(self) -> None:
         """Take requests again."""
         self._paused = False
-        if (served := self._served) is not None and served.is_open:
+        if (served := self._alive()) is not None:
             with contextlib.suppress(EngineError):
                 await served.engine.resume()
 
@@ -136,23 +145,41 @@ class ReplacedEngine(Closing):
         stay: a replacement loads them too. Where the engine dies over it, its replacement loads
         them.
 
-        Weights of another model raise `ValueError` and change nothing.
+        Weights of another model raise `ValueError` and change nothing. Those that have a proof
+        (`Provable`) are proven, see `proving.take`: an engine that cannot is replaced, and when the
+        replacement cannot either, `WeightsUnproven` is raised, and the next one begins with the
+        last good weights. Nothing is proven while paused: nothing would be scored.
         """
-        before = (self._weights, self._version)
         served = await self._ready()
-        given = await in_thread(shared, weights)
+        new = Versioned(await in_thread(shared, weights), version)
         # From here on a replacement begins with the new ones.
-        self._weights, self._version = given, version
+        good, self._held = self._held, new
         try:
-            await served.load(given, version)
+            await self._take(served, new, good)
+        except BaseException:
+            self._held = good
+            raise
+
+    async def _take(self, served: Served, new: Versioned, good: Versioned | None) -> None:
+        """Have the engine take weights, or its replacement if it dies over it or is given up."""
+        try:
+            if self._paused:
+                await served.load(new.weights, new.version)
+            else:
+                await take(served, new, good, went_back=self._count)
+        except WeightsUnproven:
+            self._condemned = served
+            if self._restarts_left == 0:
+                raise
         except EngineError:
             if served.is_open:
-                self._weights, self._version = before
                 raise
-            await self._ready()
-        except BaseException:
-            self._weights, self._version = before
-            raise
+        else:
+            return
+        await self._ready()
+
+    def _count(self) -> None:
+        self._went_back += 1
 
     async def close(self) -> None:
         """End every request as aborted, and what serves the engine. Idempotent."""
@@ -163,7 +190,7 @@ class ReplacedEngine(Closing):
         if (served := self._served) is not None:
             self._served = None
             await served.close()
-        self._weights = None
+        self._held = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -175,12 +202,20 @@ class ReplacedEngine(Closing):
 
     # --- replacement ------------------------------------------------------------------------------
 
+    def _alive(self) -> Served | None:
+        """Return what serves the engine and can be asked, or None."""
+        served = self._served
+        return served if served is not None and served.is_open and not self._is_given_up() else None
+
+    def _is_given_up(self) -> bool:
+        return self._served is not None and self._served is self._condemned
+
     async def _ready(self) -> Served:
         """Return what serves the engine and lives, starting it where there is none."""
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
-        if self._served is not None and self._served.is_open:
-            return self._served
+        if (served := self._alive()) is not None:
+            return served
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._start(), name="agentrl-engine-start")
         # Who waits may be cancelled; the others still need the engine.
@@ -189,13 +224,14 @@ class ReplacedEngine(Closing):
     async def _start(self) -> Served:
         if self._served is not None:
             if self._restarts_left == 0:
+                ended = "disproved its weights" if self._is_given_up() else "died"
                 raise EngineError(
-                    f"the engine's {self._served.name} has died, as those before it, and is not "
+                    f"the engine's {self._served.name} has {ended}, as those before it, and is not "
                     "replaced any more (engine.max_restarts); look at what ends it, memory "
                     f"perhaps. It wrote: {await self._served.said()}"
                 )
             self._restarts_left -= 1
-            dead, self._served = self._served, None
+            dead, self._served, self._condemned = self._served, None, None
             await dead.close()
         while True:
             try:
@@ -211,8 +247,8 @@ class ReplacedEngine(Closing):
     async def _started(self) -> Served:
         served = await self.start()
         try:
-            if self._weights is not None:
-                await served.load(self._weights, self._version)
+            if self._held is not None:
+                await take(served, self._held, None)
             if self._paused:
                 await served.engine.pause()
         except BaseException:

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from agentrl.engine.weights import Weights
+from agentrl.sync.proof import Proof, Provable
 from agentrl.sync.stream import write_safetensors
 
 
@@ -22,6 +23,8 @@ class SharedWeights:
             write_safetensors(file, weights)
         self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         """Where processes of the same user find it, while this object lives."""
+        self.proof: Proof | None = weights.proof if isinstance(weights, Provable) else None
+        """What who has taken them is asked."""
 
 
 def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":

@@ -1,6 +1,6 @@
 """The trainer that a run holds when there are several devices: it leads the other ranks."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,11 @@ class LeadingTrainer(Trainer):
         """Return what is evaluated, whole and copied."""
         with self._together("judged_weights"):
             return super().judged_weights()
+
+    def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Return what the weights say of tokens, with all ranks."""
+        with self._together("logprobs", tuple(token_ids)):
+            return super().logprobs(token_ids)
 
     def write_state(self, folder: Path) -> None:
         """Write the state of all ranks."""

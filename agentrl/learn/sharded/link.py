@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "forget": _forget,
     "weights": Trainer.weights,
     "judged_weights": Trainer.judged_weights,
+    "logprobs": Trainer.logprobs,
     "write_state": Trainer.write_state,
     "read_state": Trainer.read_state,
 }
