@@ -1,6 +1,7 @@
 """Weights that are proven: what is compared, what is decided, engines that lie, hang and break.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: a gap that is no number passes; the version is not compared; a gap counts on
+one side only; one try more; a broken engine tries again; it does not go back before it tries again.
 """
 
 import asyncio
@@ -172,7 +173,7 @@ def weights(value: float, *, deadline_s: float = 60.0) -> Provable:
     return Provable({"w": torch.tensor([value])}, proof)
 
 
-async def given(engine: Doubles, *, new: Provable | None = None) -> Doubles:
+async def loaded(engine: Doubles, *, new: Provable | None = None) -> Doubles:
     """Load good weights as version 1, then others as version 2."""
     await engine.load(weights(-1.0), 1)
     await engine.load(new or weights(-2.0), 2)
@@ -180,14 +181,14 @@ async def given(engine: Doubles, *, new: Provable | None = None) -> Doubles:
 
 
 async def test_what_is_proven_is_kept_and_nothing_else_happens() -> None:
-    engine = await given(Doubles())
+    engine = await loaded(Doubles())
     assert engine.loads == [[(1, "fine"), (2, "fine")]]
     assert (engine.version, engine.went_back) == (2, 0)
 
 
 @pytest.mark.parametrize("fault", ["stale", "lies"])
 async def test_an_engine_that_disproves_goes_back_and_tries_once_more(fault: Fault) -> None:
-    engine = await given(Doubles("fine", fault))
+    engine = await loaded(Doubles("fine", fault))
     assert engine.loads == [[(1, "fine"), (2, fault), (1, "fine"), (2, "fine")]]
     assert (engine.version, engine.went_back) == (2, 1)
     assert engine.doubles[0].value == -2.0
@@ -207,7 +208,7 @@ async def test_an_engine_that_disproves_goes_back_and_tries_once_more(fault: Fau
 async def test_one_that_is_beyond_help_is_replaced(
     faults: Sequence[Fault], first: list[tuple[int, Fault]]
 ) -> None:
-    engine = await given(Doubles("fine", *faults))
+    engine = await loaded(Doubles("fine", *faults))
     assert engine.loads == [[(1, "fine"), *first], [(2, "fine")]]
     assert engine.doubles[0].closed
     assert engine.served is engine.doubles[1]
@@ -217,7 +218,7 @@ async def test_one_that_is_beyond_help_is_replaced(
 @pytest.mark.parametrize("fault", ["hangs", "mute"])
 async def test_one_that_is_late_is_replaced_at_once(fault: Fault) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        engine = await given(Doubles("fine", fault), new=weights(-2.0, deadline_s=0.05))
+        engine = await loaded(Doubles("fine", fault), new=weights(-2.0, deadline_s=0.05))
     assert engine.loads == [[(1, "fine"), (2, fault)], [(2, "fine")]]
     assert engine.doubles[0].closed
 
@@ -225,7 +226,7 @@ async def test_one_that_is_late_is_replaced_at_once(fault: Fault) -> None:
 async def test_weights_that_no_engine_proves_are_an_error_and_the_last_good_are_next() -> None:
     engine = Doubles("fine", "lies", "fine", "lies", "lies", "lies")
     with pytest.raises(WeightsUnproven, match=r"double 1 has not version 2 .*after 2 tries: .*3"):
-        await given(engine)
+        await loaded(engine)
     assert engine.version == 1
     assert all(double.closed for double in engine.doubles)
     assert (await engine.score(PROOF.request("a"))).logprobs == (-1.0, -1.0)
@@ -235,7 +236,7 @@ async def test_weights_that_no_engine_proves_are_an_error_and_the_last_good_are_
 async def test_with_no_replacement_left_the_error_says_what_was_wrong() -> None:
     engine = Doubles("fine", "lies", "fine", "lies", max_restarts=0)
     with pytest.raises(WeightsUnproven, match=r"double 0 .* the largest gap is 5 nats"):
-        await given(engine)
+        await loaded(engine)
     with pytest.raises(EngineError, match=r"disproved its weights.*not replaced any more"):
         await engine.score(PROOF.request("a"))
 
@@ -248,7 +249,7 @@ async def test_first_weights_have_nothing_to_go_back_to() -> None:
 
 
 async def test_a_replacement_is_held_to_its_weights_too() -> None:
-    engine = await given(Doubles())
+    engine = await loaded(Doubles())
     engine.doubles[0].is_open = False
     engine.faults.extend(["stale", "fine"])
     assert (await engine.score(PROOF.request("a"))).logprobs == (-2.0, -2.0)

@@ -54,6 +54,7 @@ def simulate(
         err.print(f"written to {picture}", markup=False)
     if recommend:
         _recommend(setting)
+        _capacity(setting)
 
 
 HEADINGS = (
@@ -165,3 +166,25 @@ def _recommend(setting: "Setting") -> None:
     show_table(
         ("mode", "concurrency", "", "trajectories/s", "engine busy"), rows, title="recommended"
     )
+
+
+def _capacity(setting: "Setting") -> None:
+    """Say how much it takes to keep the trainer busy, by the staleness that is allowed."""
+    from agentrl.simulate.provision import HEADROOM, provided
+
+    if not setting.train_s:
+        return
+    rows = [
+        (str(one.max_staleness), f"{one.needed_per_s:.3f}", _count(one.engines), _count(one.envs))
+        for one in provided(setting)
+    ]
+    out.print()
+    show_table(
+        ("staleness", "trajectories/s", f"engines of {setting.speed.slots} slots", "environments"),
+        rows,
+        title=f"for a trainer that never waits, {HEADROOM:.0%} more than it needs",
+    )
+
+
+def _count(units: int | None) -> str:
+    return "none is enough" if units is None else str(units)
