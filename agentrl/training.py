@@ -169,9 +169,7 @@ async def _train(
             stack.enter_context(wiring.cluster(config))
             trainer = await in_thread_to_the_end(wiring.trainer, config, policy)
             stack.callback(trainer.close)
-            checkpoints = wiring.checkpoints(
-                config, folder.checkpoints, policy.tokenizer, policy.images
-            )
+            checkpoints = wiring.checkpoints(config, folder.checkpoints, policy)
             remembered = checkpoints.restore(trainer)
             record = wiring.run_store(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
@@ -225,15 +223,21 @@ async def _train(
                     spans=spans,
                     position=sampler.position,
                 )
-                sinks = wiring.sinks(config, folder.path)
-                board = config.metrics.tensorboard
-                writing = MetricsWriter(folder.path, tensorboard=board, sinks=sinks)
-                with spans or nullcontext(), writing as writer:
-                    writer.truncate_after(trainer.version)
+                with spans or nullcontext(), _metrics(config, folder, at) as writer:
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     async with gate:
                         return await loop.run(writer)
+
+
+@contextmanager
+def _metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[MetricsWriter]:
+    """Write numbers of the steps after `version`; what a stopped run wrote of them is cut off."""
+    sinks = wiring.sinks(config, folder.path)
+    board = config.metrics.tensorboard
+    with MetricsWriter(folder.path, tensorboard=board, sinks=sinks) as writer:
+        writer.truncate_after(version)
+        yield writer
 
 
 def _gate(

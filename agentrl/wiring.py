@@ -425,18 +425,16 @@ def engine(config: RunConfig, policy: "Policy") -> "ClosingEngine":
     return engine_of(config, policy)
 
 
-def checkpoints(
-    config: RunConfig,
-    folder: Path,
-    tokenizer: "PreTrainedTokenizerBase",
-    images: "ImageProcessor | None" = None,
-) -> "Checkpoints":
+def checkpoints(config: RunConfig, folder: Path, policy: "Policy") -> "Checkpoints":
     """Return the checkpoints of a run; each is a model folder with its tokenizer, and its image
     processor if it has one."""
     from agentrl.learn.checkpoint import Checkpoints
 
     return Checkpoints(
-        folder=folder, keep=config.run.keep_checkpoints, tokenizer=tokenizer, images=images
+        folder=folder,
+        keep=config.run.keep_checkpoints,
+        tokenizer=policy.tokenizer,
+        images=policy.images,
     )
 
 

@@ -126,12 +126,7 @@ class Trainer:
         """The average of the weights, if the config asks for one."""
         if config.ema is not None:
             self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
-        if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
-            raise ConfigError(
-                f"learn.proximal is {config.proximal.name}, which keeps other weights on one "
-                f"device, and there are {self.ranks.size}; choose recomputed, or set "
-                "learn.devices.count to 1"
-            )
+        self._check_anchor(config)
         self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
         """Other weights than the trainer's, if the clip is anchored to any."""
         self._gap_alarm = GapAlarm(config.gap_alarm)
@@ -144,6 +139,15 @@ class Trainer:
             head_at_positions=head_at_positions,
             ranks=self.ranks,
         )
+
+    def _check_anchor(self, config: LearnSection) -> None:
+        """Raise `ConfigError` for weights beside the trainer's, which take one device."""
+        if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
+            raise ConfigError(
+                f"learn.proximal is {config.proximal.name}, which keeps other weights on one "
+                f"device, and there are {self.ranks.size}; choose recomputed, or set "
+                "learn.devices.count to 1"
+            )
 
     def step(
         self,
