@@ -207,7 +207,16 @@ class FirstPolicy:
                 on_step=on_step,
                 images=policy.images,
             )
-        self.summary.put("warm start", {"steps": found.steps, "loss": found.last_loss})
+        facts: dict[str, float | bool] = {"steps": found.steps, "loss": found.last_loss}
+        if found.reached is not None:
+            facts["reached"] = found.reached
+        self.summary.put("warm start", facts)
+        if found.reached is False:
+            self.progress.say(
+                f"the warm start ended after {found.steps} steps at a loss of "
+                f"{found.last_loss:.3f}, above warmstart.until_loss={section.until_loss}; raise "
+                "warmstart.steps, or see whether its learning_rate suits the policy"
+            )
 
 
 def _messages(conversation: "Conversation") -> tuple[Message, ...]:

@@ -218,6 +218,7 @@ def test_an_override_that_no_file_could_hold_is_refused(tmp_path: Path) -> None:
         ("learn: {minibatches: 65}", "a step has 64 trajectories"),
         ("learn: {micro_batch_tokens: 1023}", "must fit one forward pass"),
         ("warmstart: {recordings: mine.jsonl, guess_fraction: 0.5}", "plays nothing"),
+        ("warmstart: {steps: 9, until_loss: 0.5}", "mean loss of 10 steps, and warmstart.steps=9"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(tmp_path: Path, lines: str, says: str) -> None:
@@ -274,7 +275,7 @@ def test_the_resolved_config_is_complete_and_loads_to_the_same(tmp_path: Path) -
     text = (
         "env: {id: a/B-v0, kwargs: {text: '1e-3', no: 'no', when: 2020-01-01, deep: [{a: null}]}}\n"
         "learn: {optimizer: {learning_rate: 1e-7}, correction: {cap: .inf}}\n"
-        "warmstart: {}\n"
+        "warmstart: {steps: 10, until_loss: 0.5}\n"
     )
     config = load_config(write(tmp_path, text))
     saved = tmp_path / "config.yaml"

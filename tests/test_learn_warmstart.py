@@ -2,6 +2,8 @@
 
 - mask inverted or ignored; loss summed in place of averaged: masked-loss test, first-loss test
 - schedule: warm-up off by one, decay from the start, final fraction dropped: golden rates
+- the stop rule: the last loss in place of ten, a sum, a lower bar, fewer than ten steps, no end;
+  said to be reached always, or where none is asked for; the last tenth as its loss: the tests of it
 - rows drawn with replacement: epoch test; seed ignored: determinism test
 - conversion: actions masked out, answers learnt, trailing answers kept: golden demonstration
 - recordings: open schema, bad line without its number, minimum_reward inverted: file tests
@@ -28,7 +30,12 @@ from agentrl.gold import GoldEpisode
 from agentrl.learn.demonstrate import Conversation, demonstrations
 from agentrl.learn.newpolicy import make_model
 from agentrl.learn.recording import Recording, read_recordings, write_recordings
-from agentrl.learn.warmstart import Demonstration, learning_rate, warmstart
+from agentrl.learn.warmstart import (
+    Demonstration,
+    WarmstartSummary,
+    learning_rate,
+    warmstart,
+)
 from agentrl.message import Image, Message
 from agentrl.task import Task
 from agentrl.trajectory import Source
@@ -76,6 +83,46 @@ def test_a_warm_start_learns_the_demonstrations() -> None:
     with torch.no_grad():
         said = model(input_ids=torch.tensor([[2, 7], [2, 11]])).logits[:, -1].argmax(dim=-1)
     assert said.tolist() == [7, 11]
+
+
+def told(section: WarmstartSection) -> tuple[list[float], WarmstartSummary]:
+    """Return the loss of every step of a warm start, and what it says of itself."""
+    losses: list[float] = []
+    summary = warmstart(
+        small(),
+        copying(64),
+        section,
+        seed=0,
+        on_step=lambda step, loss, tokens: losses.append(loss),
+    )
+    return losses, summary
+
+
+FAST = WarmstartSection(steps=120, batch_size=4, learning_rate=1e-2, warmup_steps=5)
+
+
+def test_a_warm_start_ends_where_ten_steps_have_the_loss_that_is_wanted() -> None:
+    plain, whole = told(FAST)
+    assert (whole.steps, whole.reached) == (120, None)
+    means = {step: float(np.mean(plain[step - 10 : step])) for step in range(10, 121)}
+    wanted = min(mean for step, mean in means.items() if step <= 40)
+    first = min(step for step, mean in means.items() if mean <= wanted)
+    assert min(plain[: first - 1]) < wanted, "a single step was as low before"
+    losses, stopped = told(FAST.model_copy(update={"until_loss": wanted * (1 + 1e-9)}))
+    # The rate falls over the last steps there could be, not over the last there were.
+    assert losses == plain[:first]
+    assert (stopped.steps, stopped.reached) == (first, True)
+    assert stopped.last_loss == pytest.approx(wanted)
+    assert stopped.first_loss == plain[0]
+
+
+def test_a_warm_start_that_does_not_come_so_far_says_so() -> None:
+    losses, summary = told(FAST.model_copy(update={"steps": 30, "until_loss": 1e-6}))
+    assert (len(losses), summary.steps, summary.reached) == (30, 30, False)
+    assert summary.last_loss == pytest.approx(np.mean(losses[-10:]))
+    # From any loss ten steps are the fewest.
+    losses, summary = told(FAST.model_copy(update={"until_loss": 100.0}))
+    assert (len(losses), summary.reached) == (10, True)
 
 
 def test_the_same_seed_gives_the_same_weights_whatever_the_global_random_state() -> None:

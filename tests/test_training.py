@@ -22,9 +22,10 @@ from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.metrics import read_metrics
+from agentrl.progress import Quiet
 from agentrl.task import Split
 from agentrl.tool_env import ToolEnv
-from agentrl.training import RunResult, train
+from agentrl.training import RunResult, train, warmstart
 from tests.doubles import double, doubles, gold
 
 CONFIG = """
@@ -102,6 +103,36 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert all(line["grad/norm"] > 0 for line in metrics)
     assert all(line["age/max"] == 0 for line in metrics), "the engine samples with old weights"
     assert load_config(folder / "config.yaml") == load_config(config_file(tmp_path))
+
+
+class Told(Quiet):
+    """Keeps the lines that stay."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def warmed(folder: Path, until_loss: float) -> tuple[dict[str, Any], list[str]]:
+    """Return what a warm start up to a loss left in the summary, and what was said."""
+    told = Told()
+    config = load_config(config_file(folder), {"warmstart.until_loss": until_loss})
+    policy = warmstart(config, progress=told)
+    assert (policy / "model.safetensors").is_file()
+    return json.loads((policy.parent / "summary.json").read_text())["warm start"], told.lines
+
+
+def test_a_warm_start_that_ends_by_its_loss_tells_whether_it_came_so_far(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    summary, lines = warmed(tmp_path / "far", 100.0)
+    assert (summary["steps"], summary["reached"], lines) == (10, True, [])
+    (tmp_path / "short").mkdir()
+    summary, (line,) = warmed(tmp_path / "short", 1e-9)
+    assert (summary["steps"], summary["reached"]) == (20, False)
+    assert f"after 20 steps at a loss of {summary['loss']:.3f}, above" in line
+    assert "warmstart.until_loss=1e-09; raise warmstart.steps" in line
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import Problem
 from agentrl.config.drafting import draft_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
-from agentrl.config.run import RunConfig
+from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.section import peeking
 
 
@@ -230,9 +230,17 @@ def _isolated(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _shown_once(config: RunConfig) -> Iterator[str]:
+def _warmed_up(config: RunConfig) -> Iterator[str]:
     warmstart = config.warmstart
-    if warmstart is None or warmstart.recordings is None:
+    if warmstart is None:
+        return
+    if warmstart.until_loss is not None and warmstart.steps < UNTIL_STEPS:
+        yield (
+            f"warmstart.until_loss={warmstart.until_loss} is compared with the mean loss of "
+            f"{UNTIL_STEPS} steps, and warmstart.steps={warmstart.steps} are fewer; raise steps, "
+            "or take until_loss out"
+        )
+    if warmstart.recordings is None:
         return
     for key in ("demonstrations", "guess_fraction"):
         if key in warmstart.model_fields_set:
@@ -274,7 +282,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     curation_conflicts,
     schedule_conflicts,
     _isolated,
-    _shown_once,
+    _warmed_up,
     _batch_splits,
     _context_trains,
     learning_conflicts,

@@ -263,11 +263,18 @@ class RolloutSection(Section):
     """A trajectory that takes longer is truncated after the turn at hand."""
 
 
+UNTIL_STEPS = 10
+"""`warmstart.until_loss` is compared with a mean over so many steps: that of one is mostly luck."""
+
+
 class WarmstartSection(Section):
     """Supervised training on demonstrations before reinforcement learning."""
 
     steps: PositiveInt = 600
-    """Optimiser steps."""
+    """Optimiser steps; with `until_loss` the most there are."""
+    until_loss: PositiveFloat | None = None
+    """End as soon as the mean loss of the last ten steps is this or less, in nats per token: how
+    long a small policy takes to find out differs much between seeds."""
     batch_size: PositiveInt = 32
     """Demonstrations per step."""
     demonstrations: PositiveInt = 4000

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.config.run import WarmstartSection
+from agentrl.config.run import UNTIL_STEPS, WarmstartSection
 from agentrl.errors import LearnError
 from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.forward import head_is_plain, score
@@ -61,7 +61,10 @@ class WarmstartSummary:
     trained_tokens: int
     first_loss: float
     last_loss: float
-    """Mean over the last tenth of the steps, in nats per token."""
+    """Mean over the last tenth of the steps, or with `until_loss` over those it is compared with;
+    in nats per token."""
+    reached: bool | None = None
+    """Whether the loss came down to `until_loss`; None where there is none."""
 
 
 def warmstart(
@@ -78,7 +81,8 @@ def warmstart(
 
     AdamW with linear warm-up, a constant rate, and a linear fall over the last 30 % of the steps
     to `final_learning_rate_fraction`. The loss is a mean over all trained tokens of a step,
-    however they are split. Raises `LearnError` if a gradient is not finite.
+    however they are split. With `until_loss` it ends before the last step where the loss came down
+    to that, at whatever rate it had. Raises `LearnError` if a gradient is not finite.
     """
     if not demonstrations:
         raise LearnError(
@@ -95,13 +99,25 @@ def warmstart(
         losses.append(loss)
         trained += tokens
         on_step(step, loss, tokens)
-    last = losses[-math.ceil(len(losses) / 10) :]
+        if _learnt(losses, section.until_loss):
+            break
+    asked = section.until_loss is not None
+    last = losses[-(UNTIL_STEPS if asked else math.ceil(len(losses) / 10)) :]
     return WarmstartSummary(
         steps=len(losses),
         trained_tokens=trained,
         first_loss=losses[0],
         last_loss=sum(last) / len(last),
+        reached=_learnt(losses, section.until_loss) if asked else None,
     )
+
+
+def _learnt(losses: Sequence[float], until_loss: float | None) -> bool:
+    """Return whether the last losses, one a step, are as low as asked for."""
+    last = losses[-UNTIL_STEPS:]
+    if until_loss is None or len(last) < UNTIL_STEPS:
+        return False
+    return sum(last) / UNTIL_STEPS <= until_loss
 
 
 def learning_rate(step: int, section: WarmstartSection) -> float:
