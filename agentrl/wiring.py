@@ -1,5 +1,6 @@
 """From config sections to the parts of a run."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
@@ -449,7 +450,13 @@ def weights(config: RunConfig, trainer: "Trainer") -> Callable[[], Mapping[str, 
 
 
 def use_threads(count: int) -> None:
-    """Let torch use so many threads in this process."""
+    """Let torch use so many threads in this process.
+
+    They sleep where they wait for each other. By default they spin, and beside other work the one
+    that is waited for has no core: a step with two threads then takes four times the CPU time.
+    """
+    # OpenMP reads it once, when torch is imported first; processes that we start inherit it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     torch.set_num_threads(count)

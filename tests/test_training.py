@@ -5,6 +5,7 @@ not loaded into the engine; evaluation seeds drawn anew; overlap not checked.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -221,3 +222,28 @@ def wait_for_checkpoint(folder: Path, *, timeout_s: float) -> None:
     while not list(folder.glob("step-*")):
         assert time.monotonic() < ends, f"no checkpoint in {folder} after {timeout_s} s"
         time.sleep(0.1)
+
+
+def test_threads_that_wait_do_not_spin(root: Path) -> None:
+    """It is OpenMP that reads the variable, once, so it stands before torch is there."""
+    code = (
+        "import sys, os\n"
+        "import agentrl.training\n"
+        "assert 'torch' not in sys.modules, 'too late for the variable'\n"
+        "from agentrl import wiring\n"
+        "wiring.use_threads(2)\n"
+        "print(os.environ['OMP_WAIT_POLICY'])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    for chosen, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        mine = {} if chosen is None else {"OMP_WAIT_POLICY": chosen}
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | mine,
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert ran.stdout.strip() == expected, ran.stderr
