@@ -112,7 +112,7 @@ def desktop_of(env: GuiEnv) -> Desktop:
 def pss_bytes(desktop: Desktop) -> int:
     """Return what the processes of a desktop hold, a shared page in equal parts."""
     started: Any = desktop._started  # pyright: ignore[reportPrivateUsage]
-    wave, total = [int(started.process.pid)], 0
+    wave, total = [int(started.pid)], 0
     while wave:
         total += sum(map(_pss_bytes, wave))
         wave = [child for pid in wave for child in _children(pid)]

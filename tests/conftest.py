@@ -20,9 +20,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from agentrl_sandbox.recipe import Kind
 
 # A machine that is busy with something else must not fail a property for being slow.
 settings.register_profile("agentrl", deadline=None, derandomize="CI" in os.environ)
@@ -59,13 +63,23 @@ def missing_chromium() -> str:
 
 def missing_docker() -> str:
     """Return why no container of sandboxes can be started here, or an empty string."""
+    return missing_image("sandbox")
+
+
+def missing_desktop_image() -> str:
+    """Return why no desktop can be started in a container here, or an empty string."""
+    return missing_image("desktop")
+
+
+def missing_image(kind: "Kind") -> str:
+    """Return why no container of an image of ours can be started, or an empty string."""
     from agentrl.errors import AgentrlError
-    from agentrl.sandbox import SandboxSettings
     from agentrl_sandbox.launch.engine import Engine
+    from agentrl_sandbox.recipe import RECIPES
 
     try:
         with contextlib.closing(Engine()) as engine:
-            engine.check_image(SandboxSettings().image)
+            engine.check_image(RECIPES[kind].image(RECIPES[kind].tag))
     except AgentrlError as error:
         return str(error)
     return ""
@@ -86,9 +100,10 @@ def missing_peer(name: str) -> str:
 
 def missing_gui() -> str:
     """Return why no desktop with programs can be run here, or an empty string."""
-    from agentrl_envs.gui.desktop.parts import parts
+    from agentrl_envs.gui.desktop.parts import own_parts
 
-    missing = [f"{part.name}: {part.detail}; {part.get_it}" for part in parts() if not part.live]
+    rows = own_parts()
+    missing = [f"{part.name}: {part.detail}; {part.get_it}" for part in rows if not part.live]
     return "; ".join(missing) or missing_bubblewrap()
 
 
@@ -104,6 +119,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),
     "cgroup": cache(missing_cgroup),
     "chromium": cache(missing_chromium),
+    "desktop_image": cache(missing_desktop_image),
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     "gui": cache(missing_gui),

@@ -364,7 +364,7 @@ def filters_of_renderers(first: int) -> list[str]:
 async def test_the_browsers_own_sandbox_holds_its_renderers(pool: DesktopPool) -> None:
     env, _, _ = await begun(pool, "web_press")
     started: Any = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
-    filters = filters_of_renderers(started.process.pid)
+    filters = filters_of_renderers(started.pid)
     await env.close()
     assert filters
     assert {*filters} == {"2"}

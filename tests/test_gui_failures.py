@@ -67,7 +67,7 @@ def desktop_of(env: GuiEnv) -> Desktop:
 def process_of(env: GuiEnv, name: str) -> int:
     """Return the pid here of the program on an environment's desktop that is called so."""
     started = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
-    wave, found = [started.process.pid], list[int]()
+    wave, found = [started.pid], list[int]()
     while wave:
         found += wave
         wave = [child for pid in wave for child in children(pid)]

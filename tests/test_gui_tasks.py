@@ -106,7 +106,7 @@ def test_nothing_outlives_a_killed_trainer() -> None:
         "from agentrl_envs.gui.desktop import Desktop, DesktopSettings\n"
         "async def main():\n"
         "    made = await Desktop.start(DesktopSettings())\n"
-        "    print(made._started.process.pid, flush=True)\n"
+        "    print(made._started.pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from agentrl.errors import AgentrlError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.recipe import RECIPES
 from benchmarks.harness import Benchmark, Contender
 from benchmarks.sessions import latency
 from benchmarks.sessions.rates import Cpu, Sessions, tidy
@@ -21,7 +22,7 @@ def why_not() -> str:
     try:
         engine = Engine()
         try:
-            engine.check_image(IMAGE)
+            engine.check_image(RECIPES["sandbox"].image(IMAGE))
         finally:
             engine.close()
         docker(["version"])

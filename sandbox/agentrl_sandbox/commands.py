@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.console import err, out
-from agentrl_sandbox.image import TAG, Base, build
+from agentrl_sandbox.image import Base, build
+from agentrl_sandbox.recipe import RECIPES, Kind
 
 image = typer.Typer(name="image", help="Images for sandboxes in containers.", no_args_is_help=True)
 
@@ -17,6 +18,9 @@ def images() -> None:
 
 @image.command("build")
 def build_image(
+    kind: Annotated[
+        Kind, typer.Argument(help="sandbox: for sessions. desktop: with the programs of gui/*.")
+    ] = "sandbox",
     base: Annotated[
         Base,
         typer.Option(
@@ -24,9 +28,13 @@ def build_image(
             help="bootstrap: from Debian's packages, as root. slim: from an image of a registry.",
         ),
     ] = "bootstrap",
-    tag: Annotated[str, typer.Option(help="Its name, for sandbox.image.")] = TAG,
+    tag: Annotated[
+        str, typer.Option(help="Its name; without one agentrl-sandbox or agentrl-desktop.")
+    ] = "",
     mirror: Annotated[str, typer.Option(help="A mirror of Debian, for bootstrap.")] = "",
 ) -> None:
     """Build an image into the Docker engine."""
-    build(base, tag, mirror=mirror, say=lambda line: err.print(line, markup=False))
-    out.print(f"built {tag}; use it with sandbox.backend: docker", markup=False)
+    tag = build(base, tag, kind=kind, mirror=mirror, say=lambda line: err.print(line, markup=False))
+    uses = {"sandbox": "sandbox.backend: docker", "desktop": "desktop: {backend: docker}"}
+    named = "" if tag == RECIPES[kind].tag else f" and {RECIPES[kind].setting}: {tag}"
+    out.print(f"built {tag}; use it with {uses[kind]}{named}", markup=False)

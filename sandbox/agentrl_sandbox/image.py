@@ -1,7 +1,7 @@
-"""The image of the docker back-end, built where no registry can be reached as well.
+"""The images of containers, built where no registry can be reached as well.
 
 `bootstrap` makes a root file system from Debian's packages, without what nobody reads in there.
-`slim` starts from an image of a registry.
+`slim` starts from an image of a registry. A desktop's programs are installed on either.
 """
 
 import os
@@ -9,22 +9,20 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.recipe import BASE, DEBIAN, RECIPES, Kind
 
 Base = Literal["bootstrap", "slim"]
-TAG = SandboxSettings().image
-DEBIAN = "bookworm"
 PACKAGES = ("python3",)
 """Beside bash, coreutils and the other essential ones."""
 _BOOTSTRAP_S = 900.0
-_DOCKERFILES = {"bootstrap": "bootstrap.Dockerfile", "slim": "Dockerfile"}
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 _LEFT_OUT = (
     *("dev/", "proc/", "sys/", "tmp/", "var/cache/apt/", "var/lib/apt/lists/", "var/log/"),
     *("usr/share/doc/", "usr/share/info/", "usr/share/locale/", "usr/share/man/"),
@@ -33,29 +31,73 @@ _LEFT_OUT = (
 _SET_ID_BITS = 0o6000
 
 
-def build(base: Base, tag: str, *, mirror: str = "", say: Callable[[str], None]) -> None:
-    """Build an image into the engine and call it `tag`; `say` hears how it goes.
+def build(
+    base: Base,
+    tag: str = "",
+    *,
+    kind: Kind = "sandbox",
+    mirror: str = "",
+    say: Callable[[str], None],
+) -> str:
+    """Build an image into the engine and return its name; `say` hears how it goes.
 
+    A desktop is built on the Debian that an earlier `bootstrap` left in the engine, if one did.
     `ConfigError` for what is missing here, `SandboxError` when the engine fails.
     """
+    recipe = RECIPES[kind]
+    tag = tag or recipe.tag
     engine = Engine()
     try:
-        with tempfile.TemporaryDirectory(prefix="agentrl-image-") as context:
-            dockerfile = files("agentrl_sandbox") / "images" / _DOCKERFILES[base]
-            Path(context, "Dockerfile").write_bytes(dockerfile.read_bytes())
-            if base == "bootstrap":
-                with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
-                    bootstrap(root, mirror=mirror, say=say)
-                    pack(root, Path(context, "root.tar"))
-            for line in engine.build(context, tag):
-                say(line)
+        if base == "bootstrap" and not (recipe.packages and engine.has_image(BASE)):
+            _build_debian(engine, mirror=mirror, say=say)
+        if recipe.packages:
+            on = BASE if base == "bootstrap" else recipe.slim
+            arguments = {"BASE": on, "PACKAGES": " ".join(recipe.packages), **_proxies()}
+            # The host's network: an engine may have no other, and packages are loaded.
+            _build(engine, kind, tag, arguments=arguments, network="host", say=say)
+        elif base == "slim":
+            _build(engine, "slim", tag, arguments={"BASE": recipe.slim}, say=say)
+        else:
+            engine.tag(BASE, tag)
     except SandboxError as error:
         if base == "slim":
-            without = "without a registry: `agentrl image build --from bootstrap`"
+            without = f"without a registry: `{recipe.image(tag).build} --from bootstrap`"
             raise ConfigError(f"{error}; {without}") from error
         raise
     finally:
         engine.close()
+    return tag
+
+
+def _build(
+    engine: Engine,
+    name: str,
+    tag: str,
+    *,
+    root: str = "",
+    arguments: Mapping[str, str] | None = None,
+    network: str = "none",
+    say: Callable[[str], None],
+) -> None:
+    """Build `NAME.Dockerfile`, with the files of `root` in an archive beside it."""
+    with tempfile.TemporaryDirectory(prefix="agentrl-image-") as context:
+        dockerfile = files("agentrl_sandbox") / "images" / f"{name}.Dockerfile"
+        Path(context, "Dockerfile").write_bytes(dockerfile.read_bytes())
+        if root:
+            pack(root, Path(context, "root.tar"))
+        for line in engine.build(context, tag, arguments=arguments, network=network):
+            say(line)
+
+
+def _build_debian(engine: Engine, *, mirror: str, say: Callable[[str], None]) -> None:
+    with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
+        bootstrap(root, mirror=mirror, say=say)
+        _build(engine, "bootstrap", BASE, root=root, say=say)
+
+
+def _proxies() -> dict[str, str]:
+    """Return the proxies that are set here: the engine knows these arguments by itself."""
+    return {name: value for name in _PROXIES if (value := os.environ.get(name))}
 
 
 def bootstrap(root: str, *, mirror: str = "", say: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ from agentrl_sandbox.cgroup.place import own_place
 from agentrl_sandbox.inside import landlock, notify, seccomp
 from agentrl_sandbox.launch import INSTALL
 from agentrl_sandbox.launch.bubblewrap import user_ids
-from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine
+from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine, Image
 from agentrl_sandbox.launch.users import LEND_IDS
 
 _PROBE_S = 5.0
@@ -118,7 +118,7 @@ def _cgroups() -> tuple[Layer, Layer]:
 def _docker() -> Layer:
     try:
         with contextlib.closing(Engine()) as engine:
-            engine.check_image(SandboxSettings().image)
+            engine.check_image(Image("sandbox.image", SandboxSettings().image))
     except ConfigError as error:
         return Layer("docker engine", False, str(error).partition(";")[0], _get_docker())
     except SandboxError as error:

@@ -12,6 +12,7 @@
 
 from agentrl_sandbox.cgroup.cgroups import Cgroups, why_not
 from agentrl_sandbox.cgroup.group import Group, host_pid
+from agentrl_sandbox.cgroup.place import memory_directory
 from agentrl_sandbox.cgroup.room import available_bytes, processes_max, total_bytes
 from agentrl_sandbox.cgroup.values import Bounds, pool_bounds, session_bounds
 
@@ -21,6 +22,7 @@ __all__ = [
     "Group",
     "available_bytes",
     "host_pid",
+    "memory_directory",
     "pool_bounds",
     "processes_max",
     "session_bounds",

@@ -102,16 +102,26 @@ def _unescape(path: str) -> str:
 
 def own_place() -> Place | None:
     """Return where this process is, `cpu` only where it is writable; None without cgroups."""
-    try:
-        mountinfo = Path("/proc/self/mountinfo").read_text()
-        membership = Path("/proc/self/cgroup").read_text()
-    except OSError:
-        return None
-    if (place := locate(mountinfo, membership, _controllers_of)) is None:
+    if (place := _place_of("self")) is None:
         return None
     found = place.directories.items()
     kept = {key: directory for key, directory in found if key != "cpu" or _writable(directory)}
     return Place(place.version, kept)
+
+
+def memory_directory(pid: int) -> str | None:
+    """Return where the memory of a process's cgroup is counted; None where that cannot be seen."""
+    place = _place_of(f"{pid}")
+    return None if place is None else place.directories["memory"]
+
+
+def _place_of(process: str) -> Place | None:
+    try:
+        mountinfo = Path("/proc/self/mountinfo").read_text()
+        membership = Path(f"/proc/{process}/cgroup").read_text()
+    except OSError:
+        return None
+    return locate(mountinfo, membership, _controllers_of)
 
 
 def _writable(directory: str) -> bool:

@@ -6,13 +6,12 @@ a process namespace it owns, few devices, and nothing that two sessions could bo
 """
 
 import os
-import socket
 import sys
 from typing import NoReturn
 
 from agentrl_sandbox.inside import kernel, supervisor
+from agentrl_sandbox.inside.arrival import arrive
 
-_HANDSHAKE_S = 30.0
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 LINKS = {
     "fd": "/proc/self/fd",
@@ -24,18 +23,11 @@ LINKS = {
 """Beside the devices. Shared memory counts as files of the session, because it is."""
 _STAGE = "/sys"
 """Covered anyway, so it can hold the devices until they are covered too."""
-_FDS = 2
-YES, NO = b"y", b"n"
-"""Whether the host maps users: what it says with the descriptors, and in the end."""
 
 
 def main() -> NoReturn:
     """Take standard input and error from the socket named by the first argument, and serve."""
-    with socket.socket(socket.AF_UNIX) as host:
-        host.settimeout(_HANDSHAKE_S)
-        host.connect(sys.argv[1])
-        maps = _take_descriptors(host)
-        kernel.enter_user_namespace(mapped=lambda: maps and _ask_for_a_map(host))
+    arrive(sys.argv[1])
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID)
     pid = kernel.fork()
     if pid > 0:
@@ -46,22 +38,6 @@ def main() -> NoReturn:
     kernel.drop_capabilities(keep=kernel.CAPABILITIES_OF_KEEPERS)
     supervisor.main()
     os._exit(1)
-
-
-def _take_descriptors(host: socket.socket) -> bool:
-    """Return whether the host is about to map users for us, too."""
-    word, fds, _, _ = socket.recv_fds(host, 1, _FDS)
-    if len(fds) != _FDS:
-        sys.exit("the host did not hand over the supervisor's descriptors")
-    for place, fd in zip((0, 2), fds, strict=True):
-        os.dup2(fd, place)
-        os.close(fd)
-    return word == YES
-
-
-def _ask_for_a_map(host: socket.socket) -> bool:
-    host.sendall(YES)
-    return host.recv(1) == YES
 
 
 def hide() -> None:

@@ -7,7 +7,7 @@ what the machine can spare.
 
 import errno
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ SUPERVISOR_BYTES = 128 * 2**20
 _SESSION_PROCESSES = 3
 """Its keeper, and whoever starts or reads for it."""
 _SUPERVISOR_PROCESSES = 16
-_OOM_SCORE = 500
+OOM_SCORE = 500
 """When the machine itself runs out of memory, sandboxes go before the trainer."""
 _OF_SUPERVISOR = (
     *("mount", "umount2", "mount_setattr", "open_tree", "move_mount"),
@@ -75,12 +75,12 @@ def check_machine(machine: Machine) -> None:
         raise ConfigError(
             f"the Docker engine cannot limit {' and '.join(machine.missing)} here, so a container "
             "could use up the machine; run the engine as root, or delegate the controllers to it "
-            "(cgroup v2), or set sandbox.backend: bubblewrap"
+            "(cgroup v2), or choose the back-end bubblewrap"
         )
     if not any(option.startswith("name=seccomp") for option in machine.security):
         raise ConfigError(
             "the Docker engine has no seccomp here, so a container could reach deep into the "
-            "kernel; use an engine and a kernel with seccomp, or set sandbox.backend: bubblewrap"
+            "kernel; use an engine and a kernel with seccomp, or choose the back-end bubblewrap"
         )
 
 
@@ -118,17 +118,31 @@ def user_id(machine: Machine, drawn: int) -> int:
 
 
 def profile() -> str:
-    """Return the filter of system calls for a whole container, in the engine's language.
+    """Return the filter of system calls for a container with a supervisor.
 
     It lets the supervisor make namespaces and mount in them. An interpreter has its own filter on
     top, which refuses that as well and looks at arguments.
     """
     tables = (syscalls.ALLOWED, syscalls.RULED, syscalls.HARMLESS)
-    names = {name for table in tables for calls in table.values() for name in calls}
-    allowed = {"names": sorted(names.union(_OF_SUPERVISOR)), "action": "SCMP_ACT_ALLOW"}
     # Refused with EPERM, as all the others, it would end the program: this way clone is called.
-    absent = {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS}
-    return json.dumps({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [allowed, absent]})
+    return filter_of({*names_in(*tables), *_OF_SUPERVISOR}, absent=("clone3",))
+
+
+def names_in(*tables: syscalls.Table) -> frozenset[str]:
+    """Return the names of the calls in some tables."""
+    return frozenset(name for table in tables for calls in table.values() for name in calls)
+
+
+def filter_of(allowed: Iterable[str], *, absent: Sequence[str] = ()) -> str:
+    """Return a filter of system calls, in the engine's language.
+
+    Those that are not allowed are not permitted, and those that are `absent` no kernel knows.
+    """
+    rules: list[dict[str, Any]] = [{"names": sorted(allowed), "action": "SCMP_ACT_ALLOW"}]
+    if absent:
+        no_such_call = {"action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS}
+        rules.append({"names": [*absent], **no_such_call})
+    return json.dumps({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": rules})
 
 
 def container(
@@ -158,7 +172,9 @@ def container(
             "AutoRemove": True,
             "Init": False,
             "LogConfig": {"Type": "none", "Config": {}},
-            "Mounts": _mounts([(home, HOME), *([(packages, PACKAGES)] if packages else [])]),
+            "Mounts": read_only_binds(
+                [(home, HOME), *([(packages, PACKAGES)] if packages else [])]
+            ),
             "Tmpfs": {ROOT: "size=4k,mode=755"},
         },
     }
@@ -191,12 +207,12 @@ def _resources(settings: SandboxSettings, machine: Machine) -> dict[str, Any]:
         "MemorySwap": memory,
         "PidsLimit": processes(settings),
         "NanoCpus": cores(settings, machine) * 10**9,
-        "OomScoreAdj": _OOM_SCORE,
+        "OomScoreAdj": OOM_SCORE,
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
     }
 
 
-def _mounts(binds: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+def read_only_binds(binds: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     return [
         {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
         for source, target in binds

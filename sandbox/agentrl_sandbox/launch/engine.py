@@ -6,8 +6,9 @@ The SDK is an optional part and is imported when an engine is first asked for.
 import os
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
@@ -27,6 +28,20 @@ INSTALL_ENGINE = "apt-get install docker.io"
 BUILD = "agentrl image build"
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image, the setting that names it, and what the command that builds it is told beside."""
+
+    setting: str
+    tag: str
+    kind: str = ""
+
+    @property
+    def build(self) -> str:
+        """Return the command that builds it."""
+        return f"{' '.join(filter(None, (BUILD, self.kind)))} --tag {self.tag}"
+
+
 def check_sdk() -> None:
     """Raise `ConfigError` when the SDK is not installed."""
     try:
@@ -34,8 +49,7 @@ def check_sdk() -> None:
         import_module("docker.api")
     except ImportError as error:
         raise ConfigError(
-            "sandbox.backend is 'docker' and the Docker SDK for Python is not installed; "
-            f"install it ({INSTALL_SDK})"
+            f"for containers the Docker SDK for Python is not installed; install it ({INSTALL_SDK})"
         ) from error
 
 
@@ -67,22 +81,22 @@ class Engine:
         with _words("describe its machine"):
             return Machine.of(self._api.info())
 
-    def check_image(self, image: str) -> None:
+    def check_image(self, image: Image) -> None:
         """Raise `ConfigError` for an image that is missing or cannot be used."""
         from docker.errors import ImageNotFound
 
-        with _words(f"look up the image {image!r}"):
+        with _words(f"look up the image {image.tag!r}"):
             try:
-                found = self._api.inspect_image(image)
+                found = self._api.inspect_image(image.tag)
             except ImageNotFound:
                 raise ConfigError(
-                    f"sandbox.image is {image!r}, and the Docker engine has no such image; "
-                    f"make it with `{BUILD} --tag {image}`"
+                    f"{image.setting} is {image.tag!r}, and the Docker engine has no such image; "
+                    f"make it with `{image.build}`"
                 ) from None
         if volumes := (found.get("Config") or {}).get("Volumes"):
             raise ConfigError(
-                f"sandbox.image is {image!r}, whose volumes {sorted(volumes)} would be writable "
-                "and shared by sessions; use an image without VOLUME"
+                f"{image.setting} is {image.tag!r}, whose volumes {sorted(volumes)} would be "
+                "writable and shared; use an image without VOLUME"
             )
 
     def create(self, name: str, body: dict[str, Any]) -> None:
@@ -141,8 +155,18 @@ class Engine:
                     break
             self._api.wait(name, timeout=int(CALL_S), condition="removed")
 
-    def build(self, directory: str, tag: str) -> Iterator[str]:
-        """Yield what the engine says while it builds a directory with a Dockerfile."""
+    def build(
+        self,
+        directory: str,
+        tag: str,
+        *,
+        arguments: Mapping[str, str] | None = None,
+        network: str = "none",
+    ) -> Iterator[str]:
+        """Yield what the engine says while it builds a directory with a Dockerfile.
+
+        Its steps have no network unless `network` names one.
+        """
         with _words(f"build the image {tag!r}"):
             for said in self._api.build(
                 path=directory,
@@ -150,13 +174,31 @@ class Engine:
                 rm=True,
                 forcerm=True,
                 decode=True,
-                network_mode="none",  # there may be no other, and nothing is loaded
+                buildargs=dict(arguments or {}),
+                network_mode=network,
                 timeout=int(BUILD_S),
             ):
                 if (why := said.get("error")) is not None:
                     raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
                 if line := str(said.get("stream", "")).strip():
                     yield line
+
+    def has_image(self, image: str) -> bool:
+        """Return whether the engine has an image."""
+        from docker.errors import ImageNotFound
+
+        with _words(f"look up the image {image!r}"):
+            try:
+                self._api.inspect_image(image)
+            except ImageNotFound:
+                return False
+        return True
+
+    def tag(self, image: str, name: str) -> None:
+        """Give an image another name, too."""
+        repository, _, tag = name.partition(":")
+        with _words(f"name the image {image!r} {name!r}"):
+            self._api.tag(image, repository, tag or "latest")
 
     def remove_image(self, image: str) -> None:
         """Remove an image and what only it needed."""

@@ -8,13 +8,13 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentrl.errors import SandboxError
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.enter import write_map
-from agentrl_sandbox.inside.container import NO, YES
+from agentrl_sandbox.inside.arrival import NO, YES
 from agentrl_sandbox.launch.container import ARCHIVE, SOCKET
 from agentrl_sandbox.launch.users import Users
 from agentrl_sandbox.lease import Lease, new_mark
@@ -26,9 +26,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Home:
-    """A container's directory on the host: the archive it runs and the socket it connects to."""
+    """A container's directory on the host: the files it runs and the socket it connects to."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
+        """`files` by name, read-only for all; without them the archive of a supervisor."""
+        self._files = files or {ARCHIVE: bundle("container", portable=True)}
         self.path = f"{tempfile.gettempdir()}/agentrl-container-{new_mark()}"
         self._lease = Lease.take("directory", self.path)
         self._listener = socket.socket(socket.AF_UNIX)
@@ -42,9 +44,10 @@ class Home:
         os.mkdir(self.path)
         # Reached by a user that is nobody here; who connects is checked by process id.
         os.chmod(self.path, 0o711)
-        archive = Path(self.path, ARCHIVE)
-        archive.write_bytes(bundle("container", portable=True))
-        archive.chmod(0o444)
+        for name, data in self._files.items():
+            file = Path(self.path, name)
+            file.write_bytes(data)
+            file.chmod(0o444)
         directory = os.open(self.path, os.O_PATH | os.O_CLOEXEC)
         try:  # the whole path may be longer than an address of a socket
             self._listener.bind(f"/proc/self/fd/{directory}/{SOCKET}")

@@ -3,21 +3,24 @@
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 from agentrl.errors import EnvError, SandboxError, ToolError
-from agentrl.thread import in_thread, made_in_thread
-from agentrl_envs.gui.desktop.launch import HOME, Prepared, Started, prepare
-from agentrl_envs.gui.desktop.settings import DesktopSettings
+from agentrl.thread import in_thread
+from agentrl_envs.gui.desktop import bubblewrap, container
+from agentrl_envs.gui.desktop.launch import HOME, Started
+from agentrl_envs.gui.desktop.settings import Backend, DesktopSettings
 from agentrl_sandbox.channel import Channel
 from agentrl_sandbox.inside.frames import Frame
-from agentrl_sandbox.launch.launcher import Log
-from agentrl_sandbox.launch.local import start_process
 
 CHANGED_S = 1_704_103_200.0
 """When the files of an episode were changed, as they say: 1 January 2024, 10:00 UTC."""
+_START: Mapping[Backend, Callable[[DesktopSettings, socket.socket], Awaitable[Started]]] = {
+    "bubblewrap": bubblewrap.start,
+    "docker": container.start,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +50,16 @@ class Desktop:
     @classmethod
     async def start(cls, settings: DesktopSettings) -> Self:
         """Start a desktop without programs. `ConfigError` where none can be run, or `EnvError`."""
-        prepared = await made_in_thread(partial(prepare, settings), Prepared.clear)
         ours, theirs = socket.socketpair()
-        log = Log()
         with theirs:
             try:
-                # On this thread: the program is killed with the one that starts it.
-                process = start_process(prepared.command, theirs, log, (prepared.code,))
-            except BaseException:
+                started = await _START[settings.backend](settings, theirs)
+            except BaseException as error:
                 ours.close()
-                log.close()
-                await in_thread(prepared.clear)
+                if isinstance(error, SandboxError):
+                    raise EnvError(f"a desktop did not start: {error}") from error
                 raise
-        os.close(prepared.code)
-        made = cls(Started(process, log, prepared.lease, prepared.group), ours, settings)
+        made = cls(started, ours, settings)
         try:
             await made._channel.greeting(settings.open_s)
         except BaseException as error:
@@ -177,8 +176,7 @@ class Desktop:
 
     def memory_bytes(self) -> int | None:
         """Return what it holds, where it is in a cgroup."""
-        group = self._started.group
-        return None if group is None else group.memory_bytes()
+        return self._started.memory_bytes()
 
     async def close(self) -> None:
         """End it and everything on it. Idempotent; without its caller it ends all the same."""

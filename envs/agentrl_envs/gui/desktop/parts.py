@@ -1,32 +1,30 @@
 """What this machine has to run desktops with: rows of `agentrl doctor`."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 
 from agentrl.doctor import Found
+from agentrl.errors import AgentrlError
 from agentrl_envs.gui.desktop.launch import INSTALL, PYTHON
+from agentrl_sandbox.launch.engine import INSTALL_ENGINE, INSTALL_SDK, Engine
+from agentrl_sandbox.recipe import PROGRAMS, RECIPES
 
 NEEDED = ("bwrap", "Xvfb", "xkbcomp", "jwm", "dbus-daemon", PYTHON)
 BUS_LAUNCHER = "/usr/libexec/at-spi-bus-launcher"
-PROGRAMS = (
-    "chromium",
-    "mousepad",
-    "galculator",
-    "gnumeric",
-    "thunar",
-    "lxterminal",
-    "xterm",
-    "yad",
-)
-"""Programs that the tasks are done in, by the names of their packages too."""
 INSTALL_PROGRAMS = f"apt-get install --no-install-recommends {' '.join(PROGRAMS)}"
 _ASK_S = 20.0
 _MODULES = "import gi, Xlib; gi.require_version('Gtk', '3.0')"
 
 
 def parts() -> tuple[Found, ...]:
-    """Return what a desktop is made of, and the programs on it. No desktop is started."""
+    """Return what desktops are made of, here and in an image. No desktop is started."""
+    return (*own_parts(), image_part())
+
+
+def own_parts() -> tuple[Found, Found]:
+    """Return what this machine has of a desktop, and of the programs on it."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if not os.access(BUS_LAUNCHER, os.X_OK):
         missing.append(BUS_LAUNCHER)
@@ -38,6 +36,18 @@ def parts() -> tuple[Found, ...]:
         "desktop programs", not absent, _listed(absent, ", ".join(PROGRAMS)), INSTALL_PROGRAMS
     )
     return screen, programs
+
+
+def image_part() -> Found:
+    """Return whether the engine has the image of desktops."""
+    image = RECIPES["desktop"].image(RECIPES["desktop"].tag)
+    get_it = f"{INSTALL_SDK}; {INSTALL_ENGINE}; {image.build}"
+    try:
+        with contextlib.closing(Engine()) as engine:
+            engine.check_image(image)
+    except AgentrlError as error:
+        return Found("desktop image", False, str(error).partition(";")[0], get_it)
+    return Found("desktop image", True, image.tag, get_it)
 
 
 def _listed(missing: list[str], there: str) -> str:

@@ -1,8 +1,12 @@
 """How desktops are run: one value, shared by every environment that shares them."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from agentrl.errors import ConfigError
+from agentrl_sandbox.recipe import RECIPES
+
+Backend = Literal["bubblewrap", "docker"]
 
 _POSITIVE = (
     *("desktops", "memory_bytes", "processes", "recycle_after"),
@@ -16,6 +20,10 @@ _SIDES = range(64, 8193)
 class DesktopSettings:
     """Settings of a pool of desktops."""
 
+    backend: Backend = "bubblewrap"
+    """`bubblewrap` runs this machine's own programs, `docker` those of an image in a container."""
+    image: str = RECIPES["desktop"].tag
+    """With `docker`: made by `agentrl image build desktop`."""
     width: int = 1024
     """Of the screen, in pixels."""
     height: int = 768
@@ -44,6 +52,11 @@ class DesktopSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        if self.backend not in get_args(Backend):
+            raise ConfigError(
+                f"desktop.backend must be one of {', '.join(get_args(Backend))}, "
+                f"got {self.backend!r}"
+            )
         for name in ("width", "height"):
             if (value := getattr(self, name)) not in _SIDES:
                 raise ConfigError(

@@ -1,0 +1,119 @@
+"""A container of ours, whatever runs in it: made, started, handed its descriptors, removed."""
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from agentrl.errors import AgentrlError, SandboxError
+from agentrl.thread import in_stoppable_thread
+from agentrl_sandbox.launch.container import Machine, check_machine
+from agentrl_sandbox.launch.engine import Engine, Image
+from agentrl_sandbox.launch.handover import Home
+from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.users import Users
+from agentrl_sandbox.lease import Lease
+from agentrl_sandbox.reaping.engine import default_engine
+
+
+class Contained:
+    """A container and what the host holds of it. Every method blocks, on the engine."""
+
+    def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
+        """`files` are those of its directory on the host, see `Home`."""
+        self._name = f"agentrl-{secrets.token_hex(8)}"
+        self._engine = Engine()
+        self._lease = Lease.take("container", self._name, engine=default_engine())
+        self.home = Home(files)
+        self.process = 0
+        """Its first process, by its pid here."""
+        self.pidfd = -1
+        self.log = Log()
+
+    def make(self, image: Image, body: Callable[[Machine], Mapping[str, Any]]) -> None:
+        """Have the engine make it; `ConfigError` when it, or the image, cannot be used."""
+        machine = self._engine.machine()
+        check_machine(machine)
+        self._engine.check_image(image)
+        self._engine.create(self._name, dict(body(machine)))
+
+    def run(
+        self, control: socket.socket, stop: threading.Event, *, users: Users | None = None
+    ) -> None:
+        """Start it and hand over its descriptors 0 and 2; `SandboxError` says why not."""
+        with self._engine.errors_of(self._name) as errors:
+            try:
+                self._engine.start(self._name)
+                self.process = self._engine.process(self._name)
+                self.pidfd = _pidfd_of(self.process)
+                fds = (control.fileno(), self.log.fd)
+                self.home.hand_over(self.process, self.pidfd, fds, stop, users=users)
+            except SandboxError as error:
+                raise SandboxError(self._said(errors) or str(error)) from error
+
+    def _said(self, errors: Iterator[bytes]) -> str:
+        """Return what its first process wrote before it had a log; it is ended for that."""
+        with suppress(AgentrlError):
+            self._engine.remove(self._name)
+            return b"".join(errors).decode(errors="replace").strip()
+        return ""
+
+    def remove(self) -> None:
+        """Have the engine kill and remove it."""
+        self._engine.remove(self._name)
+
+    def discard(self) -> None:
+        """Have the engine remove it, and free everything; `SandboxError` when that fails.
+
+        What stays then is left to the reaper.
+        """
+        try:
+            self.remove()
+            self._lease.release()
+        finally:
+            self.home.remove()
+            self._engine.close()
+            self.log.close()
+            if self.pidfd >= 0:
+                os.close(self.pidfd)
+                self.pidfd = -1
+
+
+class Discardable(Protocol):
+    """What is let go of when nobody takes it."""
+
+    def discard(self) -> None:
+        """Free everything; it blocks."""
+        ...
+
+
+D = TypeVar("D", bound=Discardable)
+
+
+async def started_in_thread(
+    make: Callable[[], D], start: Callable[[D, threading.Event], object]
+) -> D:
+    """Make something and start it, in a thread; nothing is left of it on an error or a cancel."""
+
+    def work(stop: threading.Event) -> D:
+        made = make()
+        try:
+            start(made, stop)
+        except BaseException:
+            made.discard()
+            raise
+        if stop.is_set():  # cancelled meanwhile: nobody is there to take it
+            made.discard()
+        return made
+
+    return await in_stoppable_thread(work)
+
+
+def _pidfd_of(pid: int) -> int:
+    with suppress(ProcessLookupError):
+        if pid > 0:
+            return os.pidfd_open(pid)
+    raise SandboxError("it ended at once")

@@ -1,0 +1,50 @@
+"""What the images for containers are made of, and what they are called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.launch.engine import Image
+
+Kind = Literal["sandbox", "desktop"]
+
+DESKTOP = (
+    *("at-spi2-core", "dbus-daemon", "fonts-dejavu-core", "gir1.2-gtk-3.0", "jwm"),
+    *("python3-gi", "python3-xlib", "x11-xkb-utils", "xvfb"),
+)
+"""Debian's packages of an empty desktop."""
+PROGRAMS = (
+    *("chromium", "mousepad", "galculator", "gnumeric", "thunar", "lxterminal", "xterm", "yad"),
+)
+"""Those of the programs on it, each with a command of the same name."""
+DEBIAN = "bookworm"
+BASE = f"agentrl-debian:{DEBIAN}"
+"""What `bootstrap` makes of Debian, and other images are built on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """An image that `agentrl image build` makes."""
+
+    kind: Kind
+    setting: str
+    """That names the image."""
+    tag: str
+    slim: str
+    """The image of a registry that is its base, unless Debian is bootstrapped."""
+    packages: tuple[str, ...] = ()
+    """Installed on the base."""
+
+    def image(self, tag: str) -> Image:
+        """Return it under a name, for those who look for it."""
+        return Image(self.setting, tag, "" if self.kind == "sandbox" else self.kind)
+
+
+RECIPES: Mapping[Kind, Recipe] = {
+    "sandbox": Recipe("sandbox", "sandbox.image", SandboxSettings().image, "python:3.11-slim"),
+    "desktop": Recipe(
+        *("desktop", "desktop.image", "agentrl-desktop", f"debian:{DEBIAN}-slim"),
+        packages=(*DESKTOP, *PROGRAMS),
+    ),
+}
