@@ -93,7 +93,7 @@ def run(trainer: Trainer, steps: int) -> None:
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:
     """Return a copy of the weights and of the optimiser's state."""
-    tensors = trainer.weights() | trainer.optimizer.state() | trainer.optimizer.weights()
+    tensors = dict(trainer.weights()) | trainer.optimizer.state() | trainer.optimizer.weights()
     if trainer.ema is not None:
         tensors |= {f"ema.{name}": value for name, value in trainer.ema.state().items()}
     return {name: value.clone() for name, value in tensors.items()}

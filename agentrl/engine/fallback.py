@@ -78,7 +78,7 @@ class FallbackDecoder:
 
     def load(self, weights: Weights) -> None:
         """Copy new weights and forget all keys; raises before anything has changed."""
-        state = read_weights(weights)
+        state = read_weights(weights, device=self._device)
         own: dict[str, Tensor] = self._model.state_dict()
         # The same tensor under two names: a saved folder holds one of them.
         first = {tensor.data_ptr(): name for name, tensor in reversed(own.items())}

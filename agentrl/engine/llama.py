@@ -110,7 +110,7 @@ class LlamaDecoder:
     def load(self, weights: Weights) -> None:
         """Copy new weights and forget all keys; raises before anything has changed."""
         with torch.inference_mode():
-            state = read_weights(weights)
+            state = read_weights(weights, device=self._device)
             seen = None if self.eyes is None else self.eyes.taken(state)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
             # Padding is multiplied by zero, which removes only what is finite.

@@ -5,17 +5,24 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+
+from agentrl.sync.adapters import adapted_in
 
 Weights = Mapping[str, Tensor] | str | PathLike[str]
 """A state dict with the Hugging Face parameter names, or a folder (or file) of safetensors."""
 
 
-def read_weights(weights: Weights) -> Mapping[str, Tensor]:
-    """Return the state dict; a folder's files are read and joined."""
+def read_weights(weights: Weights, *, device: torch.device | None = None) -> Mapping[str, Tensor]:
+    """Return the state dict; a folder's files are read and joined.
+
+    Adapters are merged on `device`, or where their base is.
+    """
     if isinstance(weights, Mapping):
-        return weights
+        adapted = adapted_in(weights)
+        return weights if adapted is None or device is None else adapted.on(device)
     from safetensors.torch import load_file
 
     path = Path(weights)

@@ -20,6 +20,7 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, local, whole
 from agentrl.learn.swap import trained
+from agentrl.sync.adapters import Adapter
 
 ADAPTER = "default"
 """The name peft gives an adapter that has none."""
@@ -33,7 +34,8 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
 
     They are float32 whatever the model is. The same seed makes the same adapters, and the caller's
     random state is left as it was. Raises `ConfigError` without peft, for targets that are not
-    there, and for weights that are shared: the engine could not be given two for one.
+    there or are no matrices, and for weights that are shared: the engine could not be given two for
+    one.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -59,6 +61,7 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
             raise ConfigError(
                 f"learn.lora.targets={targets!r} does not fit {type(model).__name__}: {error}"
             ) from error
+    _check_matrices(model, section)
     _check_not_shared(model, section)
     model.eval()
     for parameter in trained(model).values():
@@ -79,26 +82,28 @@ def is_adapted(model: nn.Module) -> bool:
     return any(True for _ in adapted(model))
 
 
-def merged(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights by their Hugging Face names, see `merging`."""
-    return dict(merging(model))
+def base_of(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights below the adapters by their Hugging Face names, detached and not copied;
+    all of them where there are no adapters."""
+    return {
+        name.replace(".base_layer.", "."): value.detach()
+        for name, value in model.state_dict().items()
+        if ".lora_" not in name
+    }
 
 
-def merging(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights with their Hugging Face names, detached, adapters added to what they adapt.
+def adapters_of(model: nn.Module) -> dict[str, Adapter]:
+    """Return what is added to weights, by their Hugging Face names, detached and not copied."""
+    return {f"{name}.weight": _adapter(layer) for name, layer in adapted(model)}
 
-    Sums are float32: an adapter's part may be less than the last bit of a bfloat16 weight. What has
-    no adapter is not copied.
-    """
-    deltas = {f"{name}.base_layer.weight": layer for name, layer in adapted(model)}
-    for name, value in model.state_dict().items():
-        if ".lora_" in name:
-            continue
-        layer = deltas.get(name)
-        if layer is not None:
-            with torch.no_grad():
-                value = value.float() + layer.get_delta_weight(ADAPTER).float()
-        yield name.replace(".base_layer.", "."), value.detach()
+
+def _adapter(layer: Any) -> Adapter:
+    scale = float(layer.scaling[ADAPTER])
+    if ADAPTER in layer.lora_embedding_A:
+        a, b = layer.lora_embedding_A[ADAPTER], layer.lora_embedding_B[ADAPTER]
+        return Adapter(a.detach(), b.detach(), scale, transposed=True)
+    a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+    return Adapter(a.detach(), b.detach(), scale, transposed=layer.fan_in_fan_out)
 
 
 def save_adapter(model: PreTrainedModel, folder: Path | None) -> None:
@@ -151,6 +156,17 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
 
 def _configs(model: PreTrainedModel) -> dict[str, Any]:
     return model.peft_config  # pyright: ignore[reportAttributeAccessIssue, reportReturnType]
+
+
+def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
+    """Raise `ConfigError` for an adapter of what is no matrix: engines add a product of two."""
+    for name, layer in adapted(model):
+        kind, shape = type(layer.base_layer).__name__, tuple(layer.base_layer.weight.shape)
+        if len(shape) != 2:
+            raise ConfigError(
+                f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with a weight of "
+                f"shape {shape}; adapters are for linear layers and embeddings, so leave it out"
+            )
 
 
 def _check_not_shared(model: PreTrainedModel, section: LoraSection) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from agentrl.learn.gap import GapAlarm, gap_metrics
 from agentrl.learn.identity import identity_of
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.lora import merged, merging
+from agentrl.learn.lora import adapters_of, base_of, is_adapted
 from agentrl.learn.method import needed
 from agentrl.learn.methods import Methods
 from agentrl.learn.newpolicy import prepare
@@ -46,6 +46,7 @@ from agentrl.learn.tally import Tally
 from agentrl.learn.taught import Taught
 from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.seeds import derive
+from agentrl.sync.adapters import Adapted, Adapter, Base
 from agentrl.trajectory import Tree
 from agentrl.vision.processor import ImageProcessor
 
@@ -112,6 +113,8 @@ class Trainer:
         self._types: dict[str, torch.dtype] = {}
         """Of weights that are float32 here and rounded when they are collected."""
         self._identity: Mapping[str, Any] = {}
+        self._base: Base | None = None
+        """Below the adapters, once somebody has asked; whole."""
         if self.ranks.size > 1:
             self._identity = identity_of(model)
             if config.lora is None:
@@ -203,17 +206,19 @@ class Trainer:
         """Drop what is kept for the sake of tokens of versions before this one: none will come."""
         self.anchor.forget(before=before)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Mapping[str, Tensor]:
         """Return the current weights by their Hugging Face names, detached and not copied.
 
-        Adapters are added to what they adapt. The next step changes them in place: whoever keeps
-        them longer copies them.
+        Those of a model with adapters are an `Adapted`: engines are sent its base once. The next
+        step changes them in place: whoever keeps them longer copies them.
         """
-        if self.ranks.size == 1:
-            return merged(self.model)
-        return self._gathered()
+        if not is_adapted(self.model):
+            return self._gathered(base_of(self.model))
+        if self._base is None:
+            self._base = Base(self._gathered(base_of(self.model)))
+        return Adapted(self._base, self._adapters())
 
-    def judged_weights(self) -> dict[str, Tensor]:
+    def judged_weights(self) -> Mapping[str, Tensor]:
         """Return what is evaluated, as `weights` does: the average, if there is one."""
         with swapped(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
@@ -256,8 +261,11 @@ class Trainer:
     def close(self) -> None:
         """Release what training took besides memory. Idempotent."""
 
-    def _gathered(self) -> dict[str, Tensor]:
-        """Return the weights in the types the model computes in; tied ones are collected once."""
+    def _gathered(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return weights as they are on one device; else whole, in the types the model computes in,
+        on the first rank. Tied ones are collected once."""
+        if self.ranks.size == 1:
+            return weights
         names: dict[int, str] = {}
         tied: dict[str, str] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
@@ -266,10 +274,24 @@ class Trainer:
                 tied[name] = first
         found = self.ranks.gathered(
             (name, value.to(self._types.get(name, value.dtype)))
-            for name, value in merging(self.model)
+            for name, value in weights.items()
             if name not in tied
         )
         return found | {name: found[first] for name, first in tied.items() if first in found}
+
+    def _adapters(self) -> dict[str, Adapter]:
+        """Return the adapters, whole, on the first rank; on others none."""
+        own = adapters_of(self.model)
+        if self.ranks.size == 1:
+            return own
+        halves = {f"{n}.A": one.a for n, one in own.items()}
+        halves |= {f"{n}.B": one.b for n, one in own.items()}
+        found = self.ranks.gathered(halves.items())
+        return {
+            name: replace(one, a=found[f"{name}.A"], b=found[f"{name}.B"])
+            for name, one in own.items()
+            if f"{name}.A" in found
+        }
 
     def _credited(self, groups: Sequence[Group]) -> list[Row]:
         samples = [sample for group in groups for sample in group.samples]

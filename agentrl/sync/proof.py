@@ -58,17 +58,17 @@ class Provable(Mapping[str, Tensor]):
 
     def __init__(self, weights: Mapping[str, Tensor], proof: Proof) -> None:
         """Take weights, which are not copied, and what they say."""
-        self._weights = weights
+        self.weights = weights
         self.proof = proof
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._weights[name]
+        return self.weights[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
+        return iter(self.weights)
 
     def __len__(self) -> int:
-        return len(self._weights)
+        return len(self.weights)
 
 
 def complaint(proof: Proof, scores: Scores, *, version: int) -> str | None:

@@ -6,9 +6,11 @@ it is and where it is written to.
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 KINDS = {
@@ -38,15 +40,17 @@ def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def write_safetensors(file: BinaryIO, weights: Mapping[str, Tensor]) -> int:
+def write_safetensors(
+    file: BinaryIO, weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None
+) -> int:
     """Write the weights where the file stands, and return how many bytes that were.
 
-    What shares its storage is written once, under its first name. Raises `ValueError` for a type
-    that no weight has.
+    `said` goes into the header. What shares its storage is written once, under its first name.
+    Raises `ValueError` for a type that no weight has.
     """
     # The widest first: then every tensor begins at a multiple of its own width.
     ordered = sorted(distinct(weights).items(), key=lambda item: -item[1].element_size())
-    header: dict[str, object] = {}
+    header: dict[str, object] = {"__metadata__": dict(said)} if said else {}
     stop = 0
     for name, tensor in ordered:
         if tensor.dtype not in KINDS:
@@ -64,3 +68,19 @@ def write_safetensors(file: BinaryIO, weights: Mapping[str, Tensor]) -> int:
         plain = tensor.detach().cpu().contiguous()
         file.write(plain.flatten().view(torch.uint8).numpy().data)
     return 8 + len(text) + stop
+
+
+def header_of(source: Path | bytes) -> dict[str, str]:
+    """Return what was `said` in a file of safetensors, or in the bytes of one; nothing for a folder
+    and for what is no such file."""
+    if isinstance(source, Path):
+        try:
+            with safe_open(source, framework="pt") as file:
+                return file.metadata() or {}
+        except (SafetensorError, OSError):
+            return {}
+    text = source[8 : 8 + int.from_bytes(source[:8], "little")]
+    try:
+        return json.loads(text).get("__metadata__", {})
+    except (ValueError, AttributeError):
+        return {}

@@ -15,7 +15,7 @@ from agentrl.cluster.room import Wanted, there
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
-from agentrl.engine.remote.shared_weights import SharedWeights
+from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class RayServed:
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights, which come to its machine once for all engines there."""
         node, freight = self.opened.node, self.freight
+        if (base := missing_base(weights, self.engine)) is not None:
+            await self.engine.send_base(base.path, base.id)
         path = await freight.path(weights, node=node, actor=self.actor)
         carrier = freight.carrier(node)
         try:

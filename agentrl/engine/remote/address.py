@@ -8,7 +8,7 @@ from pathlib import Path
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.proving import Versioned
 from agentrl.engine.remote.replaced import ReplacedEngine
-from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, shared
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, WeightsUnproven
 from agentrl.thread import in_thread
@@ -32,6 +32,8 @@ class Connection:
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights: a copy of ours is sent, a path is read over there."""
+        if (base := missing_base(weights, self.engine)) is not None:
+            await self.engine.send_base(base.path, base.id)
         if isinstance(weights, SharedWeights):
             await self.engine.send(weights.path, version)
         else:

@@ -7,6 +7,7 @@ still has the turns before.
 
 import asyncio
 import contextlib
+import io
 import os
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -33,7 +34,8 @@ from agentrl.engine.remote.wire import (
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
-from agentrl.sync.stream import distinct
+from agentrl.sync.adapters import adapted_in, packed
+from agentrl.sync.stream import write_safetensors
 from agentrl.thread import in_thread
 
 PIECE_BYTES = 2**24
@@ -77,6 +79,7 @@ class RemoteEngine(Closing):
         *,
         name: str,
         version: int,
+        base: str | None,
         scores: bool,
         silence_s: float,
     ) -> None:
@@ -85,6 +88,7 @@ class RemoteEngine(Closing):
         self._writer = writer
         self._name = name
         self._version = version
+        self._base = base
         self._scores = scores
         self._silence_s = silence_s
         self._numbers = count(1)
@@ -142,6 +146,7 @@ class RemoteEngine(Closing):
             writer,
             name=name,
             version=ready.head["version"],
+            base=ready.head.get("base"),
             scores=ready.head["scores"],
             silence_s=silence_s,
         )
@@ -150,6 +155,11 @@ class RemoteEngine(Closing):
     def version(self) -> int:
         """Version of the weights that were loaded when the engine last said something."""
         return self._version
+
+    @property
+    def base(self) -> str | None:
+        """Return the id of the base that the server had when it last said something."""
+        return self._base
 
     @property
     def is_open(self) -> bool:
@@ -196,25 +206,30 @@ class RemoteEngine(Closing):
 
     async def load(self, weights: Weights, version: int) -> None:
         """Take new weights: a file or folder of safetensors by its path, as the server sees it, or
-        a state dict, which is sent.
+        a state dict, which is sent; of one with adapters, the base is sent the first time only.
 
         Requests in flight go on, and their next tokens carry the new version.
         """
         if not isinstance(weights, Mapping):
             await self._call("load", path=_absolute(weights), to=version)
             return
-        data = memoryview(await in_thread(to_safetensors, weights))
-        await self._send(lambda at: bytes(data[at : at + PIECE_BYTES]), len(data), version)
+        adapted = adapted_in(weights)
+        if adapted is not None and adapted.base.id != self._base:
+            await self._send_all(adapted.base.weights, "lay", base=adapted.base.id)
+        tensors, said = (weights, {}) if adapted is None else packed(adapted)
+        await self._send_all(tensors, "load", said=said, to=version)
 
     async def send(self, file: Path, version: int) -> None:
         """Take new weights: a file of safetensors here, which is sent piece by piece."""
-        with file.open("rb") as opened:
+        await self._send_file(file, "load", to=version)
 
-            def read(at: int) -> bytes:
-                opened.seek(at)
-                return opened.read(PIECE_BYTES)
+    async def lay(self, file: Path, base: str) -> None:
+        """Keep a base for the adapters that come: a file of safetensors, as the server sees it."""
+        await self._call("lay", path=_absolute(file), base=base)
 
-            await self._send(read, opened.seek(0, os.SEEK_END), version)
+    async def send_base(self, file: Path, base: str) -> None:
+        """Do what `lay` does, with a file that is here."""
+        await self._send_file(file, "lay", base=base)
 
     async def close(self) -> None:
         """End every request as aborted and let the server go. Idempotent."""
@@ -246,13 +261,35 @@ class RemoteEngine(Closing):
         self._ids[id] = next(self._numbers)
         return self._ids[id]
 
-    async def _send(self, read: Callable[[int], bytes], size: int, version: int) -> None:
-        """Send `size` bytes, each piece after the last has arrived: an engine that takes minutes
-        to be sent its weights is heard of all the while."""
+    async def _send_all(
+        self,
+        weights: Mapping[str, Tensor],
+        call: str,
+        *,
+        said: Mapping[str, str] | None = None,
+        **head: Any,
+    ) -> None:
+        data = memoryview(await in_thread(to_safetensors, weights, said))
+        await self._send(lambda at: bytes(data[at : at + PIECE_BYTES]), len(data), call, head)
+
+    async def _send_file(self, file: Path, call: str, **head: Any) -> None:
+        with file.open("rb") as opened:
+
+            def read(at: int) -> bytes:
+                opened.seek(at)
+                return opened.read(PIECE_BYTES)
+
+            await self._send(read, opened.seek(0, os.SEEK_END), call, head)
+
+    async def _send(
+        self, read: Callable[[int], bytes], size: int, call: str, head: dict[str, Any]
+    ) -> None:
+        """Send `size` bytes, each piece after the last has arrived, then the call they are for: an
+        engine that takes minutes to be sent its weights is heard of all the while."""
         for at in range(0, size, PIECE_BYTES):
-            head = {"call": "piece", "at": at, "of": size}
-            await self._ask(next(self._numbers), Frame(head, await in_thread(read, at)))
-        await self._call("load", path=None, to=version)
+            piece = {"call": "piece", "at": at, "of": size}
+            await self._ask(next(self._numbers), Frame(piece, await in_thread(read, at)))
+        await self._call(call, path=None, **head)
 
     async def _call(self, call: str, **head: Any) -> None:
         await self._ask(next(self._numbers), Frame({"call": call, **head}))
@@ -287,6 +324,7 @@ class RemoteEngine(Closing):
                 frame = await read_frame(self._reader)
                 self._heard_s = asyncio.get_running_loop().time()
                 self._version = frame.head.get("version", self._version)
+                self._base = frame.head.get("base", self._base)
                 waiting = self._calls.get(frame.head.get("n", -1))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(frame)
@@ -319,14 +357,11 @@ class RemoteEngine(Closing):
                 answer.set_exception(self._kind(why))
 
 
-def to_safetensors(weights: Mapping[str, Tensor]) -> bytes:
-    """Return a state dict as the bytes of a safetensors file.
-
-    Names that share their storage, as a tied head does, are written once: under the first name.
-    """
-    from safetensors.torch import save
-
-    return save({n: v.detach().cpu().contiguous() for n, v in distinct(weights).items()})
+def to_safetensors(weights: Mapping[str, Tensor], said: Mapping[str, str] | None = None) -> bytes:
+    """Return a state dict as the bytes of a safetensors file; see `write_safetensors`."""
+    file = io.BytesIO()
+    write_safetensors(file, weights, said=said)
+    return file.getvalue()
 
 
 def _absolute(path: "str | os.PathLike[str]") -> str:

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Both sides speak the same one, or not at all."""
 MAX_HEAD_BYTES = 2**26
 _LENGTHS = struct.Struct("<IQ")

@@ -18,7 +18,7 @@ import agentrl
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.replaced import ReplacedEngine
-from agentrl.engine.remote.shared_weights import SharedWeights, path_of
+from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, path_of
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
 STOP_S = 15.0
@@ -88,6 +88,8 @@ class EngineProcess:
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights, which it reads where they are."""
+        if (base := missing_base(weights, self.engine)) is not None:
+            await self.engine.lay(base.path, base.id)
         await self.engine.load(path_of(weights), version)
 
     async def said(self) -> str:

@@ -12,9 +12,12 @@ Requests of a connection that ended are cancelled: nobody is left to read what t
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from agentrl.closing import Closing
 from agentrl.engine.remote.frames import (
@@ -32,8 +35,11 @@ from agentrl.engine.remote.wire import (
     read_score,
     scores_frame,
 )
+from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
+from agentrl.sync.adapters import MARK, Adapted, Base, unpacked
+from agentrl.sync.stream import header_of
 from agentrl.thread import in_thread
 
 HELLO_S = 30.0
@@ -58,6 +64,8 @@ class EngineServer(Closing):
         self._server: asyncio.Server | None = None
         # Pauses, loads and resumes are done in the order in which they were asked for.
         self._turn = asyncio.Lock()
+        self.base: Base | None = None
+        """What adapters are added to, if any are sent; it stays when a client goes."""
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections from now on, and return the port (which a `port` of 0 leaves open)."""
@@ -139,6 +147,7 @@ class _Connection:
             "pause": self._pause,
             "resume": self._resume,
             "piece": self._piece,
+            "lay": self._lay,
             "load": self._load,
             "ping": self._ping,
         }
@@ -181,7 +190,7 @@ class _Connection:
             write_frame(self._writer, Frame({"refused": "the key is another one"}))
             raise Closed("a client without the key")
         scores = isinstance(self._engine, ScoringEngine)
-        write_frame(self._writer, Frame({"scores": scores, "version": self._engine.version}))
+        write_frame(self._writer, Frame({"scores": scores, **self._state()}))
 
     async def _read(self, within_s: float, *, max_body_bytes: int | None = None) -> Frame:
         try:
@@ -201,7 +210,7 @@ class _Connection:
         finally:
             self._calls.pop(number, None)
             self._names.pop(number, None)
-        head = {**answer.head, "n": number, "version": self._engine.version}
+        head = {**answer.head, "n": number, **self._state()}
         with contextlib.suppress(OSError, TimeoutError):
             write_frame(self._writer, Frame(head, answer.body))
             async with asyncio.timeout(self._server.silence_s):
@@ -252,20 +261,53 @@ class _Connection:
         self._pieces += frame.body
         return Frame({})
 
-    async def _load(self, frame: Frame) -> Frame:
-        weights: Any = frame.head["path"]
-        if weights is None:
-            from safetensors.torch import load
-
-            sent, self._pieces = bytes(self._pieces), bytearray()
-            weights = await in_thread(load, sent)
+    async def _lay(self, frame: Frame) -> Frame:
+        weights = await in_thread(_read, self._given(frame))
         async with self._server.turn:
-            await self._engine.load(weights, frame.head["to"])
+            self._server.base = Base(weights, frame.head["base"])
         return Frame({})
+
+    async def _load(self, frame: Frame) -> Frame:
+        given = self._given(frame)
+        async with self._server.turn:
+            weights = await in_thread(_over, self._server.base, given)
+            await self._engine.load(weights, frame.head["to"])
+            if not isinstance(weights, Adapted):
+                # Nobody sends adapters of it any more.
+                self._server.base = None
+        return Frame({})
+
+    def _given(self, frame: Frame) -> Path | bytes:
+        """Return where weights are, or those that have come."""
+        if (path := frame.head["path"]) is not None:
+            return Path(path)
+        sent, self._pieces = bytes(self._pieces), bytearray()
+        return sent
+
+    def _state(self) -> dict[str, Any]:
+        """Return what every answer says of the engine."""
+        base = self._server.base
+        return {"version": self._engine.version, "base": None if base is None else base.id}
 
     async def _ping(self, frame: Frame) -> Frame:
         del frame
         return Frame({})
+
+
+def _read(given: Path | bytes) -> Mapping[str, Tensor]:
+    if isinstance(given, Path):
+        return read_weights(given)
+    from safetensors.torch import load
+
+    return load(given)
+
+
+def _over(base: Base | None, given: Path | bytes) -> Weights:
+    """Return what was given as an engine takes it; adapters with their base."""
+    said = header_of(given)
+    if MARK in said:
+        return unpacked(_read(given), said, base)
+    return given if isinstance(given, Path) else _read(given)
 
 
 def _kind(error: Exception) -> str:

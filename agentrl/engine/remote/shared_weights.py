@@ -1,30 +1,65 @@
 """Weights in memory that processes of one machine share: nothing is left when all have ended."""
 
 import os
+import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.weights import Weights
+from agentrl.sync.adapters import Base, adapted_in, packed
 from agentrl.sync.proof import Proof, Provable
 from agentrl.sync.stream import write_safetensors
 
 
+class SharedBase:
+    """A base of adapters as a file of safetensors that has no name on any disk."""
+
+    def __init__(self, base: Base) -> None:
+        """Copy the base; the copy goes with this object."""
+        self.id = base.id
+        self.path, self.size_bytes = _shared_file(self, base.weights)
+
+
 class SharedWeights:
-    """A state dict as a file of safetensors that has no name on any disk."""
+    """A state dict as such a file; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights; the copy goes with this object."""
-        descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, descriptor)
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            write_safetensors(file, weights)
-        self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-        """Where processes of the same user find it, while this object lives."""
+        """Copy the weights; the copy goes with this object. A base is copied the first time, and
+        stays as long as there is the `Base` or anything that was shared over it."""
+        adapted = adapted_in(weights)
+        tensors, said = (weights, {}) if adapted is None else packed(adapted)
+        self.base = None if adapted is None else _shared_base(adapted.base)
+        self.path, self.size_bytes = _shared_file(self, tensors, said)
+        """`path` is where processes of the same user find it, while this object lives."""
         self.proof: Proof | None = weights.proof if isinstance(weights, Provable) else None
         """What who has taken them is asked."""
+
+
+_BASES: WeakKeyDictionary[Base, SharedBase] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def _shared_base(base: Base) -> SharedBase:
+    with _LOCK:
+        if base not in _BASES:
+            _BASES[base] = SharedBase(base)
+        return _BASES[base]
+
+
+def _shared_file(
+    owner: object, weights: Mapping[str, Tensor], said: Mapping[str, str] | None = None
+) -> tuple[Path, int]:
+    """Return where a copy of the weights is, and its bytes; it goes with its owner."""
+    descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
+    weakref.finalize(owner, os.close, descriptor)
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        size_bytes = write_safetensors(file, weights, said=said)
+    return Path(f"/proc/{os.getpid()}/fd/{descriptor}"), size_bytes
 
 
 def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
@@ -34,6 +69,12 @@ def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     if isinstance(weights, Mapping):
         return SharedWeights(weights)
     return Path(weights)
+
+
+def missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBase | None:
+    """Return what an engine has to be given before it can take weights; None if nothing."""
+    base = weights.base if isinstance(weights, SharedWeights) else None
+    return base if base is not None and base.id != engine.base else None
 
 
 def path_of(weights: Path | SharedWeights) -> Path:

@@ -1,6 +1,6 @@
 """The trainer that a run holds when there are several devices: it leads the other ranks."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,12 @@ class LeadingTrainer(Trainer):
         with self._together("forget", before):
             super().forget(before=before)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Mapping[str, Tensor]:
         """Return the weights, whole and copied, in this process's memory."""
         with self._together("weights"):
             return super().weights()
 
-    def judged_weights(self) -> dict[str, Tensor]:
+    def judged_weights(self) -> Mapping[str, Tensor]:
         """Return what is evaluated, whole and copied."""
         with self._together("judged_weights"):
             return super().judged_weights()
