@@ -1,4 +1,7 @@
-"""Desktops that break under an episode: recovered from, or an infrastructure failure of it."""
+"""Desktops that break under an episode: recovered from, or an infrastructure failure of it.
+
+With every back-end.
+"""
 
 import os
 import signal
@@ -19,13 +22,13 @@ from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
 from agentrl_envs.pooled import Places
 from agentrl_envs.web.observation.reading import read
+from tests.desktops import BACKENDS
 
-pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PANEL = b'{"kind": "panel", "title": "Panel", "buttons": ["One", "Two"], "columns": 2}'
 FORM = [*COMMAND, "/home/user/form/form.json"]
 GONE_S = 60.0
-SETTINGS = DesktopSettings(desktops=3, warm=0, call_s=120, start_s=60, settle_s=20)
 
 
 @dataclass(slots=True)
@@ -52,9 +55,16 @@ class Pack:
         raise KeyError(task.id)
 
 
+@pytest.fixture(scope="module", params=BACKENDS)
+def settings(request: pytest.FixtureRequest) -> DesktopSettings:
+    return DesktopSettings(
+        backend=request.param, desktops=3, warm=0, call_s=120, start_s=60, settle_s=20
+    )
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pool() -> AsyncGenerator[DesktopPool]:
-    made = DesktopPool(SETTINGS)
+async def pool(settings: DesktopSettings) -> AsyncGenerator[DesktopPool]:
+    made = DesktopPool(settings)
     yield made
     await made.close()
 
@@ -126,8 +136,8 @@ async def test_a_desktop_that_broke_is_not_judged(pool: DesktopPool, part: str) 
     await env.close()
 
 
-async def test_a_desktop_that_does_not_answer_is_lost() -> None:
-    small = DesktopPool(replace(SETTINGS, call_s=5, settle_s=1))
+async def test_a_desktop_that_does_not_answer_is_lost(settings: DesktopSettings) -> None:
+    small = DesktopPool(replace(settings, call_s=5, settle_s=1))
     env, text = await begun(small)
     broken = desktop_of(env)
     os.kill(process_of(env, "Xvfb"), signal.SIGSTOP)
@@ -214,8 +224,10 @@ async def test_tens_of_windows(pool: DesktopPool) -> None:
     await env.close()
 
 
-async def test_a_program_that_does_not_start_is_no_fault_of_the_agent() -> None:
-    small = DesktopPool(replace(SETTINGS, start_s=2))
+async def test_a_program_that_does_not_start_is_no_fault_of_the_agent(
+    settings: DesktopSettings,
+) -> None:
+    small = DesktopPool(replace(settings, start_s=2))
     for command, why in (
         (["no-such-program"], "cannot be started"),
         (["sleep", "100"], "showed no window"),
@@ -229,8 +241,8 @@ async def test_a_program_that_does_not_start_is_no_fault_of_the_agent() -> None:
     await small.close()
 
 
-async def test_who_waits_for_a_desktop_waits_so_long() -> None:
-    small = DesktopPool(replace(SETTINGS, desktops=1, open_s=1))
+async def test_who_waits_for_a_desktop_waits_so_long(settings: DesktopSettings) -> None:
+    small = DesktopPool(replace(settings, desktops=1, open_s=1))
     small._places = Places("desktop", 0, within_s=1)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(EnvError, match="no desktop came free within 1 s"):
         await small.take()
@@ -239,8 +251,8 @@ async def test_who_waits_for_a_desktop_waits_so_long() -> None:
         await small.take()
 
 
-async def test_desktops_are_used_again_and_replaced_when_worn() -> None:
-    small = DesktopPool(replace(SETTINGS, desktops=1, recycle_after=2))
+async def test_desktops_are_used_again_and_replaced_when_worn(settings: DesktopSettings) -> None:
+    small = DesktopPool(replace(settings, desktops=1, recycle_after=2))
     met: list[Desktop] = []
     for _ in range(3):
         env, text = await begun(small)
@@ -256,7 +268,10 @@ async def test_desktops_are_used_again_and_replaced_when_worn() -> None:
     assert not met[2].sound
 
 
-async def test_without_a_desktop_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_desktop_it_says_what_is_missing(
+    settings: DesktopSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(ConfigError, match="apt-get install"):
-        await Desktop.start(SETTINGS)
+        await Desktop.start(settings)

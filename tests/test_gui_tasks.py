@@ -15,6 +15,9 @@ from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.machine import points
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import HELD_OUT
+from agentrl_sandbox.lease import LABEL_OWNER
+from agentrl_sandbox.reaping.engine import containers, default_engine
+from tests.desktops import BACKENDS
 
 GONE_S = 60.0
 
@@ -99,19 +102,20 @@ def test_points_of_what_can_be_seen() -> None:
         assert points(off, 100, 100) == []
 
 
-@pytest.mark.gui
-def test_nothing_outlives_a_killed_trainer() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_outlives_a_killed_trainer(backend: str) -> None:
     code = (
-        "import asyncio\n"
+        "import asyncio, sys\n"
         "from agentrl_envs.gui.desktop import Desktop, DesktopSettings\n"
         "async def main():\n"
-        "    made = await Desktop.start(DesktopSettings())\n"
+        "    made = await Desktop.start(DesktopSettings(backend=sys.argv[1]))\n"
         "    print(made._started.pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
     environ = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
-    trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environ)
+    command = [sys.executable, "-c", code, backend]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ)
     try:
         assert trainer.stdout is not None
         first = int(trainer.stdout.readline())
@@ -124,6 +128,15 @@ def test_nothing_outlives_a_killed_trainer() -> None:
         if trainer.stdout is not None:
             trainer.stdout.close()
     deadline_s = time.monotonic() + GONE_S
-    while left := [pid for pid in below if Path(f"/proc/{pid}").exists()]:
+    while left := [*(pid for pid in below if Path(f"/proc/{pid}").exists()), *labelled(trainer)]:
         assert time.monotonic() < deadline_s, f"{left} are still there"
         time.sleep(0.05)
+
+
+def labelled(owner: "subprocess.Popen[bytes]") -> list[str]:
+    """Return the containers that say they are a process's."""
+    try:
+        found = containers(default_engine(), LABEL_OWNER)
+    except OSError:
+        return []  # there is no engine
+    return [one.id for one in found if one.labels[LABEL_OWNER].startswith(f"{owner.pid}-")]

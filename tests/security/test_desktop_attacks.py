@@ -2,7 +2,7 @@
 
 They have what a terminal on the desktop has. What must hold: nothing of this machine and of another
 desktop is reached; nothing that a checker knows is found; what breaks the desktop fails the episode
-and is never a reward; nothing stays.
+and is never a reward; nothing stays. With every back-end.
 
 Mutant seen caught, applied to a copy of the tree: an interrupt ends the first process.
 """
@@ -34,17 +34,24 @@ from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
 from agentrl_envs.gui.world import Ran
 from agentrl_envs.web.observation.node import Node
+from tests.desktops import BACKENDS
 
-pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GONE_S = 60.0
 RUN_S = 60.0
-SETTINGS = DesktopSettings(desktops=3, warm=0, call_s=120, start_s=120, settle_s=20)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def settings(request: pytest.FixtureRequest) -> DesktopSettings:
+    return DesktopSettings(
+        backend=request.param, desktops=3, warm=0, call_s=120, start_s=120, settle_s=20
+    )
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pool() -> AsyncGenerator[DesktopPool]:
-    made = DesktopPool(SETTINGS)
+async def pool(settings: DesktopSettings) -> AsyncGenerator[DesktopPool]:
+    made = DesktopPool(settings)
     yield made
     await made.close()
 
@@ -108,11 +115,16 @@ print(
 async def test_no_file_of_this_machine_is_read(terminal: GuiEnv, tmp_path: Path) -> None:
     secret = secrets.token_hex(16)
     (tmp_path / "secret").write_text(secret)
-    for path in (tmp_path / "secret", Path(__file__), Path("/etc/shadow"), Path("/etc/hostname")):
+    for path in (tmp_path / "secret", Path(__file__), Path("/etc/shadow")):
         ran = await runs(terminal, "cat", str(path))
         assert (ran.code, ran.out) == (1, ""), path
-    around = (await runs(terminal, "ls", "/", "/root", "/home", "/etc")).out.split()
-    assert not {"work", "srv", "mnt", "shadow"} & {*around}
+    for path, shown in (("/etc/hostname", ("", "desktop\n")), ("/etc/resolv.conf", ("",))):
+        assert (await runs(terminal, "cat", path)).out in shown, path
+    around = (await runs(terminal, "sh", "-c", "ls / /root /home /opt; ls -A /sys")).out.split()
+    top = {path.parts[1] for path in (tmp_path, Path(__file__))} - {"home", "opt", "root", "tmp"}
+    assert not {*top, "kernel"} & {*around}
+    users = (await runs(terminal, "cat", "/etc/passwd", "/etc/group")).out
+    assert [line.split(":")[0] for line in users.splitlines()] == ["user", "user"]
     ran = await runs(terminal, "sh", "-c", "cp /bin/true /usr/bin/mine || touch /etc/mine /mine")
     assert ran.code != 0
 
@@ -305,9 +317,9 @@ async def test_who_breaks_the_desktop_has_a_failed_episode_or_no_reward(
     assert fine.reward == 1
 
 
-async def test_a_fork_bomb_hits_the_limit_of_its_desktop() -> None:
+async def test_a_fork_bomb_hits_the_limit_of_its_desktop(settings: DesktopSettings) -> None:
     """With a cgroup around it or without."""
-    small = DesktopPool(replace(SETTINGS, processes=200))
+    small = DesktopPool(replace(settings, processes=200))
     env = GuiEnv(pack=template_pack(templates=["count_lines"]), desktop=small)
     await env.reset(seed=0)
     mark = f"7{secrets.randbelow(10**8):08d}"
@@ -328,6 +340,22 @@ print(0 < made < 200)
     await env.close()
     await small.close()
     assert await in_thread(are_gone, mark)
+
+
+@pytest.mark.cgroup
+async def test_memory_beyond_its_bound_is_taken_from_the_program_that_asks(
+    settings: DesktopSettings,
+) -> None:
+    small = DesktopPool(replace(settings, memory_bytes=512 * 2**20))
+    env = GuiEnv(pack=template_pack(templates=["count_lines"]), desktop=small)
+    await env.reset(seed=0)
+    ran = await runs(env, "/usr/bin/python3", "-c", "print(len(bytearray(b'x' * 2**30)))")
+    assert (ran.code, ran.out) == (-9, "")
+    held = desktop_of(env).memory_bytes()
+    assert held is not None
+    assert 2**20 < held < 512 * 2**20
+    await env.close()
+    await small.close()
 
 
 async def test_files_that_wait_or_never_end_hold_nobody_up(terminal: GuiEnv) -> None:

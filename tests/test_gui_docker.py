@@ -1,0 +1,262 @@
+"""Desktops in containers: what a container may do, the programs of the image, what is said without.
+
+What must hold with every back-end is in test_gui_failures.py, test_gui_tasks.py and
+security/test_desktop_attacks.py.
+"""
+
+import json
+import os
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agentrl.env import say
+from agentrl.errors import ConfigError
+from agentrl.gold import play_gold
+from agentrl.run_id import using_run_id
+from agentrl.task import Task
+from agentrl_envs.gui import GuiEnv
+from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
+from agentrl_envs.gui.desktop.container import desktop_container, profile
+from agentrl_envs.gui.live import Looked
+from agentrl_envs.gui.observation import Wants
+from agentrl_envs.gui.tasks import template_pack
+from agentrl_envs.gui.world import Ran
+from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
+from agentrl_sandbox.reaping.engine import Container, containers, default_engine
+from agentrl_sandbox.recipe import RECIPES
+
+module = pytest.mark.asyncio(loop_scope="module")
+SETTINGS = DesktopSettings(
+    backend="docker", desktops=2, warm=0, call_s=120, start_s=120, settle_s=20
+)
+HERE = replace(SETTINGS, backend="bubblewrap")
+TEMPLATES = (
+    *("press", "enter_code", "write_line", "answer_sum", "enter_cell", "rename", "count_lines"),
+    *("xterm_write", "web_press"),
+)
+"""Of every program one."""
+LIMITS = {"Memory": 2**30, "MemorySwap": 2**30, "PidsLimit": 1000, "ShmSize": 2**28}
+
+
+def ours(run: str) -> list[Container]:
+    return containers(default_engine(), f"{LABEL_RUN}={run}")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool() -> AsyncGenerator[DesktopPool]:
+    made = DesktopPool(SETTINGS)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desktop(pool: DesktopPool) -> AsyncGenerator[Desktop]:
+    taken = await pool.take()
+    yield taken
+    await pool.give(taken)
+
+
+async def python(desktop: Desktop, code: str) -> Ran:
+    return await Looked(desktop, Wants()).run(["/usr/bin/python3", "-c", code], limit_s=60)
+
+
+def first_task(name: str) -> Task:
+    (task,) = islice(template_pack(templates=[name]).tasks("heldout", 1), 1)
+    return task
+
+
+# -- what is decided -------------------------------------------------------------------------------
+
+
+def test_a_container_gives_up_everything_it_does_not_need() -> None:
+    body = desktop_container(SETTINGS, user=7, home="/h", labels={"agentrl.run": "r"})
+    host: dict[str, Any] = body["HostConfig"]
+    assert (body["User"], body["Labels"]) == ("7:7", {"agentrl.run": "r"})
+    assert host["CapDrop"] == ["ALL"]
+    assert not host.keys() & {"CapAdd", "Privileged", "Binds", "Devices", "PortBindings"}
+    assert (host["NetworkMode"], host["ReadonlyRootfs"]) == ("none", True)
+    assert {"no-new-privileges", f"seccomp={profile()}"} <= {*host["SecurityOpt"]}
+    assert {name: host[name] for name in LIMITS} == LIMITS
+    assert "/sys" in host["MaskedPaths"]
+    assert {mount["ReadOnly"] for mount in host["Mounts"]} == {True}
+    assert {mount["Source"] for mount in host["Mounts"]} == {
+        *("/h", "/h/passwd", "/h/group", "/h/machine-id", "/h/resolv.conf")
+    }
+    assert all(f"size={2**28}," in options for options in host["Tmpfs"].values())
+    assert [*host["Tmpfs"]] == ["/run/desktop", "/tmp", "/home/user"]
+
+
+def test_the_filter_lets_programs_share_memory_and_nobody_mount() -> None:
+    rules: dict[str, Any] = json.loads(profile())
+    assert rules["defaultAction"] == "SCMP_ACT_ERRNO"
+    (rule,) = rules["syscalls"]
+    allowed = {*rule["names"]}
+    assert {"shmget", "memfd_create", "inotify_init1", "clone3", "unshare", "chroot"} <= allowed
+    assert not allowed & {
+        *("mount", "umount2", "move_mount", "fsopen", "open_tree", "pivot_root", "setns"),
+        *("bpf", "init_module", "io_uring_setup", "kexec_load", "keyctl", "perf_event_open"),
+        *("process_vm_readv", "pidfd_getfd", "ptrace", "reboot", "userfaultfd"),
+    }
+
+
+def test_a_back_end_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one of bubblewrap, docker, got 'podman'"):
+        DesktopSettings(backend="podman")  # pyright: ignore[reportArgumentType]
+
+
+# -- what runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.desktop_image
+@module
+@pytest.mark.parametrize("name", TEMPLATES)
+async def test_gold_earns_one_and_doing_nothing_earns_nothing(pool: DesktopPool, name: str) -> None:
+    task = first_task(name)
+    env = GuiEnv(pack=template_pack(templates=[name]), desktop=pool, max_turns=None)
+    episode = await play_gold(env, task)
+    assert episode.reward == 1, [message.text for message in episode.messages]
+    await env.reset(options={"task": task})
+    idle = await env.step(say(""))
+    await env.close()
+    assert (idle[1], idle[2]) == (0.0, True)
+
+
+@pytest.mark.gui
+@pytest.mark.desktop_image
+@module
+async def test_an_episode_looks_as_it_does_with_this_machines_programs(pool: DesktopPool) -> None:
+    """Word for word and pixel for pixel, through a whole episode."""
+    task, seen = first_task("add_row"), list[Any]()
+    for desktop in (pool, HERE):
+        env = GuiEnv(
+            pack=template_pack(templates=["add_row"]),
+            desktop=desktop,
+            observation=["axtree", "screenshot"],
+        )
+        played = await play_gold(env, task)
+        assert played.reward == 1
+        seen.append(played.messages)
+        await env.close()
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.desktop_image
+@module
+async def test_a_desktop_that_is_used_again_looks_as_a_fresh_one() -> None:
+    small = DesktopPool(replace(SETTINGS, desktops=1))
+    env = GuiEnv(
+        pack=template_pack(templates=["press"]),
+        desktop=small,
+        observation=["axtree", "screenshot"],
+    )
+    first, info = await env.reset(seed=0)
+    assert not info["reused_desktop"]
+    again, info = await env.reset(seed=0)
+    assert info["reused_desktop"]
+    assert again == first
+    await env.close()
+    await small.close()
+
+
+# -- what holds it ---------------------------------------------------------------------------------
+
+
+@pytest.mark.desktop_image
+@module
+async def test_programs_have_no_right_and_cannot_get_one(desktop: Desktop) -> None:
+    code = """
+import os
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+print(os.getuid(), os.getgid(), os.getgroups(),
+      *(status[key].strip("0") for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")),
+      status["NoNewPrivs"], status["Seccomp"])
+"""
+    assert (await python(desktop, code)).out.split() == ["1000", "1000", "[1000]", "1", "2"]
+    process = f"/proc/{desktop._started.pid}"  # pyright: ignore[reportPrivateUsage]
+    assert os.stat(process).st_uid >= 2**30 or os.geteuid() != 0, "a user nobody has"
+    set_ids = await Looked(desktop, Wants()).run(
+        ["find", "/", "-xdev", "-perm", "/6000", "-type", "f"], limit_s=60
+    )
+    assert set_ids.out == ""
+
+
+@pytest.mark.desktop_image
+@module
+async def test_nothing_is_mounted_even_in_a_user_namespace(desktop: Desktop) -> None:
+    code = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.unshare(0x10000000 | 0x20000))
+for call in (lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None),
+             lambda: libc.umount2(b"/sys", 2), lambda: libc.umount2(b"/etc/passwd", 2),
+             lambda: libc.syscall(250, 0, 0, 0), lambda: libc.syscall(321, 0, 0, 0),
+             lambda: libc.syscall(425, 1, 0)):
+    print(call(), errno.errorcode[ctypes.get_errno()])
+"""
+    ran = await python(desktop, code)
+    assert ran.out.split("\n")[:-1] == ["0", *["-1 EPERM"] * 6], ran.err
+
+
+@pytest.mark.desktop_image
+@module
+async def test_nothing_but_the_home_can_be_written(desktop: Desktop) -> None:
+    code = """
+import os
+written = []
+for top, folders, _ in os.walk("/"):
+    folders[:] = [name for name in folders if os.path.join(top, name) != "/proc"]
+    try:
+        open(os.path.join(top, "agentrl-x"), "w").close()
+        os.unlink(os.path.join(top, "agentrl-x"))
+    except OSError:
+        continue
+    written.append(top)
+roots = ("/home/user", "/tmp", "/run/desktop", "/dev/shm", "/dev/mqueue")
+print([top for top in written if not top.startswith(roots)], "/home/user" in written)
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/opt/desktop/socket"):
+    print(os.access(path, os.W_OK))
+"""
+    ran = await python(desktop, code)
+    assert ran.out.split("\n")[:-1] == ["[] True", *["False"] * 3], ran.err
+
+
+# -- its end, and what is said ---------------------------------------------------------------------
+
+
+@pytest.mark.desktop_image
+@module
+async def test_a_container_says_whose_it_is_and_goes_with_its_desktop() -> None:
+    run = f"test-{os.urandom(4).hex()}"
+    with using_run_id(run):
+        made = await Desktop.start(SETTINGS)
+    (found,) = ours(run)
+    assert found.labels[LABEL_OWNER].startswith(f"{os.getpid()}-")
+    held = made.memory_bytes()
+    assert held is not None
+    assert 2**20 < held < 2**30
+    await made.close()
+    await made.close()
+    assert ours(run) == []
+
+
+@pytest.mark.desktop_image
+@module
+async def test_an_image_that_is_not_there_is_refused_with_the_command() -> None:
+    with pytest.raises(ConfigError, match="agentrl image build desktop --tag agentrl-nothing`"):
+        await Desktop.start(replace(SETTINGS, image="agentrl-nothing"))
+
+
+@pytest.mark.docker
+@pytest.mark.desktop_image
+@module
+async def test_an_image_without_the_programs_is_no_fault_of_an_episode() -> None:
+    run = f"test-{os.urandom(4).hex()}"
+    with using_run_id(run), pytest.raises(Exception, match="a desktop did not start") as raised:
+        await Desktop.start(replace(SETTINGS, image=RECIPES["sandbox"].tag))
+    assert "Xvfb" in str(raised.value)
+    assert ours(run) == []
