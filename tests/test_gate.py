@@ -13,7 +13,8 @@ no grace; router weights not returned, homes not kept; one segment too many; tru
 a branch queued behind what has not begun, still waiting after its end, kept when it is too old or
 surplus, without its parent's age, with an attempt number twice; branches to come taking no room;
 a backlog ignored, one batch short, blind to what is held, counting it as a batch, or let in where
-nothing runs ahead.
+nothing runs ahead; what comes next told in the heap's own order, twice, with what is no longer
+queued, with branches that have a world already, or one too many.
 """
 
 from collections.abc import Sequence

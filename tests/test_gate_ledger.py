@@ -4,12 +4,14 @@ The mutants it catches are listed in test_gate.py.
 """
 
 from collections import Counter
+from heapq import heapify
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.rollout.gate.heap import in_order
 from agentrl.rollout.gate.ledger import Ledger
 from agentrl.rollout.gate.member import Group, Member, too_old
 from agentrl.rollout.gate.policy import GatePolicy
@@ -61,7 +63,11 @@ class Driver:
             again = [self.requeued.pop() for _ in range(min(count, len(self.requeued)))]
             self.opened += count - len(again)
             self.ledger.open_groups([*again, *[0] * (count - len(again))])
+        to_come = self.ledger.upcoming(10**6)
         while (member := self.ledger.start_next()) is not None:
+            if member not in self.waiting:
+                # What was said to come next is what comes next.
+                assert to_come.pop(0) == member.group
             if member in self.waiting:
                 self.waiting.remove(member)
             self.live.append(member)
@@ -72,6 +78,9 @@ class Driver:
         phases = Counter(m.phase for group in self.ledger.groups for m in group.members)
         assert state.live == phases["live"] + phases["parked"] == len(self.live)
         assert state.queued == phases["queued"]
+        to_come = self.ledger.upcoming(10**6)
+        assert len(to_come) == phases["queued"] - len(self.waiting)
+        assert self.ledger.upcoming(2) == to_come[:2]
         assert {*self.waiting} == {
             m for group in self.ledger.groups for m in group.members if m.waits
         }
@@ -305,6 +314,14 @@ def test_a_branch_that_has_become_too_old_while_it_waits_begins_again() -> None:
     driver.end(driver.live[0], fails=False)
     assert driver.live == [branch]
     assert branch.attempt.number == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9))))
+def test_a_heap_is_read_in_order_and_stays(entries: list[tuple[int]]) -> None:
+    heapify(entries)
+    before = [*entries]
+    assert [*in_order(entries)] == sorted(entries)
+    assert entries == before
 
 
 @pytest.mark.parametrize("mode", ["sync", "partial", "async"])

@@ -5,16 +5,16 @@ The mutants it catches are listed in test_gate.py.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.env import Action, Step
+from agentrl.env import Action, Info, Observation, Step
 from agentrl.errors import ConfigError
 from agentrl.policy import Sampling
 from agentrl.rollout.episode import EpisodeLimits
@@ -263,6 +263,37 @@ def test_redundancy_takes_the_first_and_ends_the_rest() -> None:
             figures = gate.figures()
             assert figures["redundancy/kept_tokens_mean"] == 2.5
             assert figures["redundancy/aborted_fraction"] == pytest.approx(1 / 3)
+
+    run(main())
+
+
+class Told(SimulatedEnv):
+    """Notes which task it began, and what it was told comes next."""
+
+    begun: ClassVar[list[tuple[str, tuple[str, ...]]]] = []
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        assert options is not None
+        Told.begun.append((options["task"].id, tuple(task.id for task in options["next"])))
+        return await super().reset(seed=seed, options=options)
+
+
+def test_an_environment_is_told_which_tasks_come_next() -> None:
+    """Side by side, as groups begin in a synchronous step; eight at most."""
+
+    async def main() -> None:
+        Told.begun.clear()
+        policy = GatePolicy(groups_per_step=3, group_size=4, concurrency=1)
+        rig = Rig(
+            [turns(1)] * 12, policy, env=lambda world: Told(world, breaks_at=None, hangs=False)
+        )
+        async with rig.gate() as gate:
+            await gate.batch()
+        order = tuple(f"task-{n % 3}" for n in range(12))
+        assert [task for task, _ in Told.begun] == [*order]
+        assert [to_come for _, to_come in Told.begun] == [order[n + 1 : n + 9] for n in range(12)]
 
     run(main())
 

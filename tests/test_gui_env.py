@@ -9,7 +9,6 @@ import pytest_asyncio
 
 import agentrl
 from agentrl.env import Action, Step, call, say
-from agentrl.gold import play_gold
 from agentrl.message import ToolCall
 from agentrl.task import Task
 from agentrl.testing import check_env
@@ -18,6 +17,7 @@ from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
 from agentrl_envs.web.observation.reading import read
+from tests.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
 
@@ -49,15 +49,10 @@ async def does(env: GuiEnv, action: str, **arguments: Any) -> Step:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_gold_earns_one_and_doing_nothing_earns_nothing(pool: DesktopPool, name: str) -> None:
-    env, task = env_of(pool, name, max_turns=None), first_task(templates=[name])
-    episode = await play_gold(env, task)
-    assert episode.reward == 1, [message.text for message in episode.messages]
+async def test_gold_earns_one(pool: DesktopPool, name: str) -> None:
+    task = first_task(templates=[name])
+    episode = await gold_earns_one_and_doing_nothing_earns_nothing(pool, task)
     assert 2 <= len(episode.actions) <= 15
-    await env.reset(options={"task": task})
-    idle = await env.step(say(""))
-    await env.close()
-    assert (idle[1], idle[2]) == (0.0, True)
 
 
 @pytest.mark.slow

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentrl.env import say
-from agentrl.gold import play_gold
 from agentrl.task import Task
-from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.gui.tasks.template import Template
 from agentrl_envs.web.observation.node import Node
+from tests.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 OTHERS = [template for template in TEMPLATES if template.program != "form"]
 
@@ -37,18 +35,9 @@ def first_task(template: Template) -> Task:
 @pytest.mark.gui
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("template", OTHERS, ids=lambda template: template.name)
-async def test_gold_earns_one_and_doing_nothing_earns_nothing(
-    pool: DesktopPool, template: Template
-) -> None:
-    pack = template_pack(templates=[template.name])
-    env, task = GuiEnv(pack=pack, desktop=pool, max_turns=None), first_task(template)
-    episode = await play_gold(env, task)
-    assert episode.reward == 1, [message.text for message in episode.messages]
+async def test_gold_earns_one(pool: DesktopPool, template: Template) -> None:
+    episode = await gold_earns_one_and_doing_nothing_earns_nothing(pool, first_task(template))
     assert 1 <= len(episode.actions) <= 15
-    await env.reset(options={"task": task})
-    idle = await env.step(say(""))
-    await env.close()
-    assert (idle[1], idle[2]) == (0.0, True)
 
 
 def test_there_are_enough_kinds_of_tasks_in_every_program() -> None:

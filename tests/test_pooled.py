@@ -3,9 +3,10 @@
 On a pool of numbers, without a browser or a desktop.
 
 Mutants seen caught: a step that failed lets the episode go on; an opening that failed keeps its
-part; a fork tells twice; a fork has its original's episode, or a pool of its own for the caller's;
-a truncated episode goes on; the system message last; seeds without the task, the seed or the
-sample; a fork of what may not be forked; a pool left open, or closed that is the caller's.
+part, or is told what comes next; a fork tells twice; what comes next fails an episode that is not
+it; a fork has its original's episode, or a pool of its own for the caller's; a truncated episode
+goes on; the system message last; seeds without the task, the seed or the sample; a fork of what may
+not be forked; a pool left open, or closed that is the caller's.
 """
 
 import asyncio
@@ -103,6 +104,7 @@ class Counting(PooledEnv[Counted, CountingPack, Numbers, Settings]):
         )
         self.breaks: str = options.pop("breaks", "")
         self.seeds = list[int]()
+        self.told = list[list[str]]()
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
@@ -121,6 +123,11 @@ class Counting(PooledEnv[Counted, CountingPack, Numbers, Settings]):
 
     def _began(self, episode: Counted) -> Info:
         return {"lent": episode.pool.lent}
+
+    def _expects(self, tasks: Sequence[Task]) -> None:
+        if self.breaks == "ahead":
+            raise KeyError("no such task")
+        self.told.append([task.id for task in tasks])
 
     async def _step(self, episode: Counted, action: Action) -> Step:
         if self.breaks == "step":
@@ -192,6 +199,27 @@ async def test_a_truncated_episode_is_over() -> None:
         assert (await env.step(say("up")))[2:4] == (False, True)
         with pytest.raises(RuntimeError, match="is over"):
             await env.step(say("up"))
+
+
+async def test_what_comes_next_is_told_once_the_episode_has_begun() -> None:
+    """And only where somebody knows: a fork does not."""
+    one, two = list(CountingPack().tasks("train", 0))[:2]
+    async with counting() as env:
+        await env.reset(options={"task": one, "next": (two, one)})
+        await (await env.fork()).close()
+        await env.reset(options={"task": one})
+        await env.reset(options={"task": one, "next": ()})
+        assert env.told == [["to-2", "to-1"], []]
+        env.breaks = "opening"
+        with pytest.raises(EnvError):
+            await env.reset(options={"task": one, "next": (two,)})
+        assert len(env.told) == 2
+
+
+async def test_a_task_that_comes_next_and_cannot_be_prepared_fails_itself() -> None:
+    async with counting(breaks="ahead") as env:
+        opening, _ = await env.reset(options={"next": (CountingPack(),)})
+        assert "You are at 0" in opening.messages[-1].text
 
 
 async def test_an_opening_that_fails_keeps_nothing(opened: list[Numbers]) -> None:

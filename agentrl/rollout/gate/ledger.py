@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from itertools import repeat
 
 from agentrl.rollout.gate.group import GroupVerdict, judge
+from agentrl.rollout.gate.heap import in_order
 from agentrl.rollout.gate.member import Group, Member, member_of, oldest_of, too_old
 from agentrl.rollout.gate.policy import (
     GatePolicy,
@@ -228,6 +229,18 @@ class Ledger:
             self._begin(member)
             return member
         return None
+
+    def upcoming(self, most: int) -> list[int]:
+        """Return the groups of the trajectories that get the next places, the first one first."""
+        found: dict[Member, None] = {}
+        for _, _, _, number, sample in in_order(self._queue):
+            if (group := self._groups.get(number)) is not None:
+                member = group.members[sample]
+                if member.phase == "queued" and not member.waits:
+                    found[member] = None
+            if len(found) == most:
+                break
+        return [member.group for member in found]
 
     def fork(self, parent: Member) -> Member:
         """Add a trajectory to a group, a branch of `parent` with the parent's age, and queue it.

@@ -215,10 +215,8 @@ class Gate(Closing):
         if waits:
             _, left = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
             if left:
-                self._on_stuck(
-                    "closing left behind what swallows cancellation: "
-                    + name_all(self.activities(), now_s=self._now())
-                )
+                names = name_all(self.activities(), now_s=self._now())
+                self._on_stuck(f"closing left behind what swallows cancellation: {names}")
         for task in waits:
             self._forget(task)
         self._running.clear()
@@ -227,6 +225,10 @@ class Gate(Closing):
         await self._topology.close()
 
     # --- what a seat calls ------------------------------------------------------------------------
+
+    def upcoming(self, most: int) -> list[Task]:
+        """Return the tasks of the trajectories that begin next, of so many at most."""
+        return [self._trees[number].task for number in self._ledger.upcoming(most)]
 
     async def pass_gate(self) -> None:
         """Wait until requests are taken."""
@@ -389,8 +391,7 @@ class Gate(Closing):
             return None
         if not run.task.cancelled():
             return run.task.result()
-        why = run.ends_as or Failed("cancelled", "the trajectory was cancelled")
-        return member.failed(why)
+        return member.failed(run.ends_as or Failed("cancelled", "the trajectory was cancelled"))
 
     def _complete(self, number: int, *, trains: bool) -> None:
         group = self._ledger.group(number)
@@ -403,10 +404,9 @@ class Gate(Closing):
         if trains and self._hooks.on_group(group.state, group.leaves):
             self._ledger.accept(group)
             return
-        again = self._ledger.drop(group, requeue=not trains)
         tree = self._trees.pop(number)
         self._keeping.dropped(number, "not wanted" if trains else "too few that did not fail")
-        if again:
+        if self._ledger.drop(group, requeue=not trains):
             self._requeued.append((group.order or Order.of(tree.task), group.requeues + 1))
 
     def _hand_over(self) -> Batch:

@@ -5,7 +5,7 @@ gate outside every deadline, and its clock stands still meanwhile.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -19,7 +19,11 @@ from agentrl.rollout.gate.watchdog import Phase
 from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
 from agentrl.rollout.wrapped_env import WrappedEnv
 from agentrl.scheduler import Attempt, Order
+from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
+
+_NEXT = 8
+"""Tasks that an environment is told of in advance."""
 
 
 class Sampler(Protocol):
@@ -36,6 +40,10 @@ class Doorkeeper(Protocol):
     @property
     def engine(self) -> PolicyEngine:
         """The engine behind the gate."""
+        ...
+
+    def upcoming(self, most: int) -> Sequence[Task]:
+        """Return the tasks of the trajectories that begin next, of so many at most."""
         ...
 
     async def pass_gate(self) -> None:
@@ -283,7 +291,8 @@ class WatchedEnv(WrappedEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode."""
+        """Begin an episode, and say which ones come next."""
+        options = {**(options or {}), "next": tuple(self.seat.doorkeeper.upcoming(_NEXT))}
         with self.seat.doing("reset"):
             return await super().reset(seed=seed, options=options)
 

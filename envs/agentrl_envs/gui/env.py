@@ -12,11 +12,11 @@ from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
 from agentrl.tool_env import checked_reward, refused
 from agentrl.tool_schema import signature_of
-from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
+from agentrl_envs.gui.desktop import BARE, Desktop, DesktopPool, DesktopSettings, Stage
 from agentrl_envs.gui.live import Looked
 from agentrl_envs.gui.machine import DesktopMachine
 from agentrl_envs.gui.observation import Kind, Numbers, Wants, look
-from agentrl_envs.gui.world import DesktopPack, Scene, Verdict
+from agentrl_envs.gui.world import DesktopPack, Verdict
 from agentrl_envs.pooled import OVER, Episode, PooledEnv, Pools
 from agentrl_tools.computer import Computer, Coordinates, Grid
 from agentrl_tools.computer.computer import LAST
@@ -38,6 +38,8 @@ class _Episode(Episode):
     computer: Computer
     reused: bool
     """Whether other episodes have been on the desktop."""
+    staged: bool
+    """Whether its files and programs were there already."""
 
 
 class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
@@ -144,7 +146,8 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     async def _begin(self, task: Task, context: ToolContext) -> _Episode:
         scene = self._pack.scene(task)
-        desktop = await (await self._holding.get()).take()
+        stage = Stage.of(scene)
+        desktop = await (await self._holding.get()).take(stage)
         numbers = Numbers()
         episode = _Episode(
             task=task,
@@ -154,9 +157,14 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             numbers=numbers,
             computer=Computer(DesktopMachine(desktop, numbers), self._grid),
             reused=desktop.served > 1,
+            staged=desktop.stage != BARE,
         )
         try:
-            await self._set_up(desktop, scene)
+            desktop.touched = desktop.touched or scene.runs_code
+            if not episode.staged:
+                await desktop.set_up(stage)
+            if scene.begin is not None:
+                await scene.begin(Looked(desktop, self._wants))
         except BaseException:
             await self._release(episode)
             raise
@@ -166,24 +174,15 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         return await self._shown(episode, f"Goal: {episode.goal.strip()}\n")
 
     def _began(self, episode: _Episode) -> Info:
-        return {"reused_desktop": episode.reused}
+        return {"reused_desktop": episode.reused, "staged_desktop": episode.staged}
+
+    def _expects(self, tasks: Sequence[Task]) -> None:
+        if (pool := self._holding.now) is not None:
+            pool.expect([Stage.of(self._pack.scene(task)) for task in tasks])
 
     async def _release(self, episode: _Episode) -> None:
         if (pool := self._holding.now) is not None:
             await pool.give(episode.desktop)
-
-    async def _set_up(self, desktop: Desktop, scene: Scene) -> None:
-        desktop.touched = desktop.touched or scene.runs_code
-        for path, data in scene.files.items():
-            if path.endswith("/"):
-                await desktop.folder(path)
-            else:
-                await desktop.put(path, data)
-        for command in scene.programs:
-            await desktop.program([*command])
-            await desktop.settle()
-        if scene.begin is not None:
-            await scene.begin(Looked(desktop, self._wants))
 
     async def _step(self, episode: _Episode, action: Action) -> Step:
         if not (action.tool_calls or action.malformed):

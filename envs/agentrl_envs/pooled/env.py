@@ -130,6 +130,9 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
     def _began(self, episode: E) -> Info:
         """Return what is told with the opening; it was made, and nobody waits any more."""
 
+    def _expects(self, tasks: Sequence[Task]) -> None:
+        """Make ready what can be for the episodes that begin next, now that nobody waits."""
+
     @abstractmethod
     async def _step(self, episode: E, action: Action) -> Step:
         """Do what a message asks for."""
@@ -147,7 +150,11 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode. Options: `task`, and `sample` (the index within the group)."""
+        """Begin an episode.
+
+        Options: `task`, `sample` (the index within the group), and `next`, the tasks of the
+        episodes that begin next here or in other environments of this pool, the first one first.
+        """
         await self._end()
         self._resets += 1
         options = options or {}
@@ -166,6 +173,8 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         observation = Observation((*system, Message("user", content)), tools=self.tools)
         episode.history = History.begun(task, sample=sample, seed=seed, observation=observation)
         self._episode = episode
+        if "next" in options:
+            self._expect(options["next"])
         return observation, self._began(episode)
 
     async def step(self, action: Action) -> Step:
@@ -201,6 +210,12 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
             await self._holding.close()
 
     # -- an episode -------------------------------------------------------------------------------
+
+    def _expect(self, tasks: Sequence[Task]) -> None:
+        try:
+            self._expects(tasks)
+        except Exception:  # noqa: BLE001 - it is theirs, and they will say so
+            return
 
     def _running(self) -> E:
         if self._episode is None:

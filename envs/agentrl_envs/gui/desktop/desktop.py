@@ -12,6 +12,7 @@ from agentrl.thread import in_thread
 from agentrl_envs.gui.desktop import bubblewrap, container
 from agentrl_envs.gui.desktop.launch import HOME, Started
 from agentrl_envs.gui.desktop.settings import Backend, DesktopSettings
+from agentrl_envs.gui.desktop.stage import BARE, Stage
 from agentrl_sandbox.channel import Channel
 from agentrl_sandbox.inside.frames import Frame
 
@@ -42,6 +43,8 @@ class Desktop:
         """Episodes that began on it."""
         self.touched = False
         """Whether a program on it could run code: then nobody else gets it."""
+        self.stage = BARE
+        """What was put on it since it was cleared."""
         self._started = started
         self._lost = ""
         self._channel = Channel(end, lambda: f"the desktop ended: {started.log.tail() or 'killed'}")
@@ -135,6 +138,27 @@ class Desktop:
         if failed := frame.body.get("failed"):
             raise EnvError(f"a program of the desktop did not start: {failed}")
 
+    async def set_up(self, stage: Stage) -> bool:
+        """Put files and programs on a bare desktop; whether the screen rests. Raises `EnvError`."""
+        self.stage, rests = stage, True
+        for path, data in stage.files:
+            if path.endswith("/"):
+                await self.folder(path)
+            else:
+                await self.put(path, data)
+        for command in stage.programs:
+            await self.program([*command])
+            rests = await self.settle()
+        return rests
+
+    async def fingerprint(self) -> int:
+        """Return a number that is another one when the screen is."""
+        return int((await self.ask("fingerprint")).body["is"])
+
+    async def looks_as(self, fingerprint: int) -> bool:
+        """Return whether it is whole, all its programs run and its screen is as it was."""
+        return not await self.check() and await self.fingerprint() == fingerprint
+
     async def quit(self) -> bool:
         """Ask the programs of the episode to end; whether all did within `settle_s`."""
         limit_s = self.settings.settle_s
@@ -172,7 +196,9 @@ class Desktop:
     async def clear(self) -> bool:
         """End the programs of an episode; whether the desktop is as good as a fresh one."""
         limit_s = self.settings.settle_s
-        return bool((await self.ask("clear", limit_s=limit_s, within_s=limit_s)).body["clean"])
+        frame = await self.ask("clear", limit_s=limit_s, within_s=limit_s)
+        self.stage = BARE
+        return bool(frame.body["clean"])
 
     def memory_bytes(self) -> int | None:
         """Return what it holds, where it is in a cgroup."""

@@ -1,17 +1,24 @@
 """Desktops shared by the episodes of a process, started ahead and used again.
 
-pool.take() ──► one that is ready and healthy
-            ──► a new one, when none is
-pool.give() ──► its programs end, its files go, it is ready again
-            ──► it is thrown away: worn, unhealthy, or code of an agent ran on it
+    pool.take(stage) ──► one on which the stage is set already, and that looks as it was left
+                     ──► a bare one that is ready and healthy
+                     ──► a new one, when there is none and may be one more
+                     ──► one that was set for others, cleared
+    pool.give()      ──► its programs end, its files go, it is ready again
+                     ──► it is thrown away: worn, unhealthy, or code of an agent ran on it
+    pool.expect()    ──► the next stages are set on desktops that nobody uses
+
+There are never more than `desktops`, whatever they are at: lent, ready, set, starting or ending.
 """
 
 import asyncio
-from typing import Self
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Self
 
 from agentrl.errors import EnvError
 from agentrl_envs.gui.desktop.desktop import Desktop
 from agentrl_envs.gui.desktop.settings import DesktopSettings
+from agentrl_envs.gui.desktop.stage import BARE, Stage, latest, missing, unwanted
 from agentrl_envs.pooled import Chores, Places
 
 _CLOSED = "this pool of desktops is closed; open another one"
@@ -20,23 +27,39 @@ _CLOSED = "this pool of desktops is closed; open another one"
 class DesktopPool:
     """At most `desktops` of them. Made by `open`, or by hand; nothing runs before it is taken."""
 
-    def __init__(self, settings: DesktopSettings) -> None:
+    def __init__(
+        self,
+        settings: DesktopSettings,
+        *,
+        start: Callable[[DesktopSettings], Awaitable[Desktop]] = Desktop.start,
+    ) -> None:
         self.settings = settings
+        self._start = start
         self._places = Places("desktop", settings.desktops, within_s=settings.open_s)
+        self._all: set[Desktop] = set()
+        self._starting = 0
         self._ready: list[Desktop] = []
         self._used: set[Desktop] = set()
-        self._coming = 0
+        self._expected: list[Stage] = []
+        self._setting: list[Stage] = []
+        """What is being set on desktops right now."""
+        self._unfit: set[int] = set()
+        """Hashes of stages that could not be set, or whose screen does not rest."""
+        self._set: dict[Desktop, int] = {}
+        """Those on which a stage is set, the first one first, and the fingerprint of its screen."""
+        self._changed = asyncio.Event()
         self._chores = Chores()
+        self._warming = False
         self._timers: set[asyncio.TimerHandle] = set()
-        self._counts = {"started": 0, "reused": 0, "thrown_away": 0}
+        self._counts = {"started": 0, "reused": 0, "thrown_away": 0, "set": 0, "set_taken": 0}
 
     @classmethod
     async def open(cls, settings: DesktopSettings) -> Self:
         """Return a pool; desktops start when they are needed."""
         return cls(settings)
 
-    async def take(self) -> Desktop:
-        """Return a desktop for an episode.
+    async def take(self, stage: Stage = BARE) -> Desktop:
+        """Return a desktop for an episode, bare or with `stage` on it: see its own `stage`.
 
         Raises `EnvError` when none comes free in time or none starts, `ConfigError` when none can
         be run on this machine.
@@ -44,14 +67,17 @@ class DesktopPool:
         if self._chores.closed:
             raise EnvError(_CLOSED)
         await self._places.take()
+        if stage in self._expected:
+            self._expected.remove(stage)
         try:
-            desktop = await self._one_that_is_ready() or await self._started()
+            desktop = await self._one_for(stage)
         except BaseException:
             self._places.give()
             raise
+        self._counts["reused"] += desktop.served > 0
         desktop.served += 1
         self._used.add(desktop)
-        self._chores.begin(self._warm_up())
+        self._make_ready()
         return desktop
 
     async def give(self, desktop: Desktop) -> None:
@@ -60,17 +86,27 @@ class DesktopPool:
             self._used.discard(desktop)
             self._chores.begin(self._put_back(desktop), ending=True)
 
+    def expect(self, stages: Sequence[Stage]) -> None:
+        """Say which episodes begin next: `staged` of them find their desktops set."""
+        self._expected = [*stages[: self.settings.staged]]
+        self._make_ready()
+
     async def rest(self) -> None:
         """Wait until the desktops that were given back, and those made ahead, are ready."""
         await self._chores.rest()
 
     def figures(self) -> dict[str, int]:
-        """Return how many desktops there are and were, for metrics."""
-        return {"ready": len(self._ready), "used": len(self._used), **self._counts}
+        """Return how many desktops there are and were, for metrics.
+
+        `staged` of now wait with a stage set; `set` is how often one was, `set_taken` how many of
+        those an episode took.
+        """
+        now = {"ready": len(self._ready), "staged": len(self._set), "used": len(self._used)}
+        return {**now, **self._counts}
 
     def memory_bytes(self) -> int | None:
         """Return what the desktops hold, where cgroups count it."""
-        held = [desktop.memory_bytes() for desktop in (*self._ready, *self._used)]
+        held = [desktop.memory_bytes() for desktop in self._all]
         counted = [one for one in held if one is not None]
         return sum(counted) if counted else None
 
@@ -79,32 +115,112 @@ class DesktopPool:
         self._chores.closed = True
         for timer in self._timers:
             timer.cancel()
-        await self.rest()
-        left = [*self._ready, *self._used]
-        self._ready.clear()
-        self._used.clear()
+        left = [*self._all]
+        for kept in (self._ready, self._used, self._set):
+            kept.clear()
         await asyncio.gather(*(desktop.close() for desktop in left))
+        self._all.clear()
+        self._changed.set()
+        await self.rest()
+
+    # -- which one --------------------------------------------------------------------------------
+
+    async def _one_for(self, stage: Stage) -> Desktop:
+        """Return a desktop for who has a place."""
+        while not self._chores.closed:
+            if (desktop := await self._one_with(stage)) is not None:
+                return desktop
+            # What is set for it right now is there sooner than another one would be.
+            if stage not in self._setting:
+                if (desktop := await self._one_that_is_ready()) is not None:
+                    return desktop
+                if self._has_room:
+                    return await self._started()
+                if self._set:
+                    desktop = self._given_up(latest(self._stages, self._expected))
+                    if await self._fits(desktop, desktop.clear()):
+                        return desktop
+                    continue
+            await self._change()
+        raise EnvError(_CLOSED)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._all) + self._starting < self.settings.desktops
+
+    @property
+    def _stages(self) -> list[Stage]:
+        return [desktop.stage for desktop in self._set]
+
+    async def _one_with(self, stage: Stage) -> Desktop | None:
+        """Return a desktop on which a stage is set, if there is one that is as it was left."""
+        while stage in (stages := self._stages):
+            desktop = [*self._set][stages.index(stage)]
+            looks = self._set.pop(desktop)
+            if await self._fits(desktop, desktop.looks_as(looks)):
+                self._counts["set_taken"] += 1
+                return desktop
+        return None
 
     async def _one_that_is_ready(self) -> Desktop | None:
         while self._ready:
             desktop = self._ready.pop()
-            if await desktop.healthy():
-                self._counts["reused"] += desktop.served > 0
+            if await self._fits(desktop, desktop.healthy()):
                 return desktop
-            await self._throw_away(desktop)
         return None
 
+    def _given_up(self, at: int) -> Desktop:
+        desktop = [*self._set][at]
+        del self._set[desktop]
+        return desktop
+
+    async def _fits(self, desktop: Desktop, asked: Coroutine[Any, Any, bool]) -> bool:
+        """Return what is asked about a desktop; one that does not fit is thrown away."""
+        try:
+            if await asked:
+                return True
+        except EnvError:
+            pass
+        except BaseException:
+            self._chores.begin(self._throw_away(desktop), ending=True)
+            raise
+        await self._throw_away(desktop)
+        return False
+
     async def _started(self) -> Desktop:
-        desktop = await Desktop.start(self.settings)
+        self._starting += 1
+        try:
+            desktop = await self._start(self.settings)
+        finally:
+            self._starting -= 1
+            self._changed.set()
         self._counts["started"] += 1
         if self._chores.closed:
             await desktop.close()
             raise EnvError(_CLOSED)
+        self._all.add(desktop)
         return desktop
 
     async def _throw_away(self, desktop: Desktop) -> None:
         self._counts["thrown_away"] += 1
-        await desktop.close()
+        try:
+            await desktop.close()
+        finally:
+            self._all.discard(desktop)
+            self._changed.set()
+
+    async def _change(self) -> None:
+        """Wait until something has become of a desktop."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(self.settings.open_s):
+                await self._changed.wait()
+        except TimeoutError as error:
+            raise EnvError(
+                f"no desktop was ready within {self.settings.open_s:g} s: {self.figures()}"
+            ) from error
+
+    # -- while nobody waits -----------------------------------------------------------------------
 
     async def _put_back(self, desktop: Desktop) -> None:
         """Clear a desktop; its place is free only then."""
@@ -112,38 +228,84 @@ class DesktopPool:
             worn = desktop.touched or desktop.served >= self.settings.recycle_after
             if worn or self._chores.closed:
                 await self._throw_away(desktop)
-            elif desktop.sound and await desktop.clear():
+            elif await self._fits(desktop, desktop.clear()):
                 self._keep(desktop)
-            else:
-                await self._throw_away(desktop)
-        except EnvError:
-            await self._throw_away(desktop)
         finally:
             self._places.give()
+            self._changed.set()
+        self._make_ready()
 
     def _keep(self, desktop: Desktop) -> None:
         """Have a desktop ready, for a while if there are enough."""
         self._ready.append(desktop)
         if len(self._ready) > self.settings.warm:
-            loop = asyncio.get_running_loop()
-            self._timers = {one for one in self._timers if one.when() > loop.time()}
-            self._timers.add(loop.call_later(self.settings.idle_s, self._tidy))
+            self._tidy_later()
+
+    def _tidy_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers = {one for one in self._timers if one.when() > loop.time()}
+        self._timers.add(loop.call_later(self.settings.idle_s, self._tidy))
 
     def _tidy(self) -> None:
-        """End what is more than `warm`: those that wait longest."""
+        """End what is more than `warm`, those that wait longest, and what nobody expects."""
         while len(self._ready) > self.settings.warm:
             self._chores.begin(self._throw_away(self._ready.pop(0)), ending=True)
+        while (at := unwanted(self._stages, self._expected)) is not None:
+            self._chores.begin(self._throw_away(self._given_up(at)), ending=True)
 
-    async def _warm_up(self) -> None:
-        if self._coming or len(self._ready) >= self.settings.warm:
+    def _make_ready(self) -> None:
+        """Begin to set what is expected, and to start what is to be kept ready."""
+        if self._chores.closed:
             return
-        self._coming += 1
+        for stage in missing(self._expected, [*self._setting, *self._stages]):
+            if hash(stage) not in self._unfit:
+                self._setting.append(stage)
+                self._chores.begin(self._set_ahead(stage))
+        self._chores.begin(self._warm_up())
+
+    async def _set_ahead(self, stage: Stage) -> None:
+        """Set a stage on a desktop that nobody uses, if there is or may be one."""
         try:
-            while not self._chores.closed and len(self._ready) < self.settings.warm:
-                if len(self._ready) + len(self._used) >= self.settings.desktops:
-                    return
-                self._ready.append(await self._started())
+            if (desktop := await self._spare()) is None:
+                return
+            if await self._fits(desktop, self._is_set(desktop, stage)):
+                self._counts["set"] += 1
+                self._tidy_later()
+            else:
+                self._unfit.add(hash(stage))
         except EnvError:
             return  # whoever needs one will see
         finally:
-            self._coming -= 1
+            self._setting.remove(stage)
+            self._changed.set()
+
+    async def _is_set(self, desktop: Desktop, stage: Stage) -> bool:
+        if not await desktop.set_up(stage):
+            return False
+        self._set[desktop] = await desktop.fingerprint()
+        return True
+
+    async def _spare(self) -> Desktop | None:
+        """Return a bare desktop that nobody needs now."""
+        while (at := unwanted(self._stages, self._expected)) is not None:
+            desktop = self._given_up(at)
+            if await self._fits(desktop, desktop.clear()):
+                return desktop
+        if (desktop := await self._one_that_is_ready()) is not None:
+            return desktop
+        return await self._started() if self._has_room else None
+
+    async def _warm_up(self) -> None:
+        if self._warming:
+            return
+        self._warming = True
+        try:
+            while not self._chores.closed and len(self._ready) < self.settings.warm:
+                if not self._has_room:
+                    return
+                self._ready.append(await self._started())
+                self._make_ready()  # what had no room while it started
+        except EnvError:
+            return  # whoever needs one will see
+        finally:
+            self._warming = False

@@ -12,7 +12,7 @@ _POSITIVE = (
     *("desktops", "memory_bytes", "processes", "recycle_after"),
     *("call_s", "settle_s", "open_s", "start_s"),
 )
-_NOT_NEGATIVE = ("warm", "idle_s", "still_s")
+_NOT_NEGATIVE = ("warm", "staged", "idle_s", "still_s")
 _SIDES = range(64, 8193)
 
 
@@ -31,8 +31,11 @@ class DesktopSettings:
     """At once; who wants one more waits."""
     warm: int = 1
     """Desktops that are kept ready beside those in use, within `desktops`."""
+    staged: int = 1
+    """Desktops at most that wait with the programs of an episode to come, within `desktops`."""
     idle_s: float = 60.0
-    """After which a desktop that nobody took again is ended, all but `warm` of them."""
+    """After which a desktop that nobody took again is ended, all but `warm` of them, and one that
+    waits for an episode which is not expected any more."""
     memory_bytes: int = 2**30
     """Of one desktop with every program on it, where this machine permits cgroups."""
     processes: int = 1000

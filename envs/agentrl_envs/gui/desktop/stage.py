@@ -1,0 +1,55 @@
+"""What can be put on a desktop before an episode asks for it, and what of it is still to be done.
+
+A stage is the part of a scene that depends on nothing but the scene: files and programs. Two tasks
+whose scenes have the same ones (a calculator, the trajectories of a group) have the same stage.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from agentrl_envs.gui.world import Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Files by path, and the commands of programs, each in the order in which they come."""
+
+    files: tuple[tuple[str, bytes], ...] = ()
+    programs: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, scene: Scene) -> Self:
+        """Return that of a scene."""
+        return cls(tuple(scene.files.items()), tuple(tuple(command) for command in scene.programs))
+
+
+BARE = Stage()
+"""Nothing: any desktop that is ready has it."""
+
+
+def missing(expected: Sequence[Stage], there: Iterable[Stage]) -> list[Stage]:
+    """Return what of `expected` is not there yet, each as often as it is wanted, in order."""
+    left, found = Counter(there), list[Stage]()
+    for stage in expected:
+        if left[stage] > 0:
+            left[stage] -= 1
+        elif stage != BARE:
+            found.append(stage)
+    return found
+
+
+def unwanted(there: Sequence[Stage], expected: Sequence[Stage]) -> int | None:
+    """Return which of `there` nobody expects, the first of them; None where all are expected."""
+    over = Counter(there) - Counter(expected)
+    return next((at for at, stage in enumerate(there) if over[stage] > 0), None)
+
+
+def latest(there: Sequence[Stage], expected: Sequence[Stage]) -> int:
+    """Return which of `there` is expected last, or not at all; `ValueError` where there is none."""
+
+    def after(at: int) -> int:
+        return expected.index(there[at]) if there[at] in expected else len(expected)
+
+    return max(range(len(there)), key=after)
