@@ -125,6 +125,22 @@ class BaseEnv:
 
 
 @runtime_checkable
+class LooksAhead(Protocol):
+    """An environment that makes ready what is dear to start for the episodes that come next.
+
+    In a run its resets have `options["next"]`: the tasks of the trajectories that begin next, eight
+    at most, the first one first. What an episode shows must not depend on them.
+    """
+
+    looks_ahead: bool
+
+
+def looks_ahead(env: object) -> bool:
+    """Return whether an environment wants to know what comes next."""
+    return isinstance(env, LooksAhead) and env.looks_ahead
+
+
+@runtime_checkable
 class GoldPlayer(Protocol):
     """An environment that can solve its own tasks: demonstrations, and proof that gold scores."""
 

@@ -270,6 +270,8 @@ def test_redundancy_takes_the_first_and_ends_the_rest() -> None:
 class Told(SimulatedEnv):
     """Notes which task it began, and what it was told comes next."""
 
+    looks_ahead = True
+
     begun: ClassVar[list[tuple[str, tuple[str, ...]]]] = []
 
     async def reset(
@@ -296,6 +298,34 @@ def test_an_environment_is_told_which_tasks_come_next() -> None:
         assert [to_come for _, to_come in Told.begun] == [order[n + 1 : n + 9] for n in range(12)]
 
     run(main())
+
+
+class Untold(SimulatedEnv):
+    """Does not say that it looks ahead."""
+
+    options: ClassVar[list[Mapping[str, Any]]] = []
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        Untold.options.append(options or {})
+        return await super().reset(seed=seed, options=options)
+
+
+def test_who_does_not_look_ahead_is_told_nothing() -> None:
+    """Options go on to worlds of others, over wires too."""
+
+    async def main() -> None:
+        policy = GatePolicy(groups_per_step=1, group_size=2, concurrency=1)
+        rig = Rig(
+            [turns(1)] * 2, policy, env=lambda world: Untold(world, breaks_at=None, hangs=False)
+        )
+        async with rig.gate() as gate:
+            await gate.batch()
+
+    Untold.options.clear()
+    run(main())
+    assert [sorted(options) for options in Untold.options] == [["sample", "task"]] * 2
 
 
 class BreaksOnce(SimulatedEnv):

@@ -7,7 +7,16 @@ from typing import Any, Self
 
 from agentrl.cluster.fleet import Berth, Fleet, Worker, WorkerDied
 from agentrl.cluster.host import Method, Raised
-from agentrl.env import Action, Env, ForkStrategy, GoldPlayer, Info, Observation, Step
+from agentrl.env import (
+    Action,
+    Env,
+    ForkStrategy,
+    GoldPlayer,
+    Info,
+    Observation,
+    Step,
+    looks_ahead,
+)
 from agentrl.errors import WorldLost
 from agentrl.message import Message
 from agentrl.task import Split, Task
@@ -29,6 +38,7 @@ class RemoteEnv:
         self._local = local
         self._fleet = fleet
         self.fork_strategy = local.fork_strategy
+        self.looks_ahead = looks_ahead(local)
         if isinstance(local, GoldPlayer):
             self.gold = local.gold
         self._berth: Berth | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
+from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step, looks_ahead
 
 
 def put_in(env: Env, other: Env) -> Env:
@@ -31,6 +31,7 @@ class WrappedEnv:
     def __init__(self, inner: Env) -> None:
         self.inner = inner
         self.fork_strategy: ForkStrategy = inner.fork_strategy
+        self.looks_ahead = looks_ahead(inner)
 
     def around(self, inner: Env) -> Self:
         """Return a wrapper like this one around another environment."""

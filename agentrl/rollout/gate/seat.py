@@ -291,8 +291,9 @@ class WatchedEnv(WrappedEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode, and say which ones come next."""
-        options = {**(options or {}), "next": tuple(self.seat.doorkeeper.upcoming(_NEXT))}
+        """Begin an episode, and say which ones come next to who wants to know."""
+        if self.looks_ahead:
+            options = {**(options or {}), "next": tuple(self.seat.doorkeeper.upcoming(_NEXT))}
         with self.seat.doing("reset"):
             return await super().reset(seed=seed, options=options)
 

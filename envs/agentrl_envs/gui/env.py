@@ -55,6 +55,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
     """
 
     name = "gui"
+    looks_ahead = True
     forks = ("replay", "none")
 
     def __init__(

@@ -61,6 +61,8 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
 
     name: ClassVar[str]
     """Of the kind; seeds of its tools are derived from it."""
+    looks_ahead: bool = False
+    """Whether `_expects` does anything."""
     forks: ClassVar[tuple[ForkStrategy, ...]]
     """The ways there are to fork one."""
 
