@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
 from agentrl_envs.pooled import Places
 from agentrl_envs.web.observation.reading import read
-from tests.desktops import BACKENDS
+from tests.desktops import BACKENDS, desktop_of, processes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,28 +68,14 @@ async def pool(settings: DesktopSettings) -> AsyncGenerator[DesktopPool]:
     await made.close()
 
 
-def desktop_of(env: GuiEnv) -> Desktop:
-    episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
-    return episode.desktop
-
-
 def process_of(env: GuiEnv, name: str) -> int:
     """Return the pid here of the program on an environment's desktop that is called so."""
-    started = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
-    wave, found = [started.pid], list[int]()
-    while wave:
-        found += wave
-        wave = [child for pid in wave for child in children(pid)]
-    for pid in found:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        if name in line and "bwrap" not in line:
-            return pid
-    raise AssertionError(f"no {name} runs on the desktop")
+    return processes_of(env, name)[0]
 
 
-def children(pid: int) -> list[int]:
-    listings = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for listing in listings for child in listing.read_text().split()]
+def form_of(env: GuiEnv) -> int:
+    """Return the pid here of the form, whatever it was forked from."""
+    return processes_of(env, "gui.inside.")[-1]
 
 
 def shown(step: Step) -> str:
@@ -153,7 +138,7 @@ async def test_a_desktop_that_does_not_answer_is_lost(settings: DesktopSettings)
 async def test_a_program_that_hangs_is_named_and_is_no_reward(pool: DesktopPool) -> None:
     env, text = await begun(pool, observation_kwargs={"deadline_s": 2})
     button = read(text).id("button", "One")
-    pid = process_of(env, "form.json")
+    pid = form_of(env)
     os.kill(pid, signal.SIGSTOP)
     step = await does(env, "screenshot")
     assert "notice: the program of 'Panel' does not answer" in shown(step)
@@ -169,7 +154,7 @@ async def test_a_program_that_hangs_is_named_and_is_no_reward(pool: DesktopPool)
 
 async def test_a_program_that_crashes_is_no_reward(pool: DesktopPool) -> None:
     env, _ = await begun(pool)
-    os.kill(process_of(env, "form.json"), signal.SIGSEGV)
+    os.kill(form_of(env), signal.SIGSEGV)
     await does(env, "wait", seconds=0.5)
     with pytest.raises(EnvError, match="crashed"):
         await does(env, "done")

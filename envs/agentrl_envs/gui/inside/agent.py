@@ -218,6 +218,7 @@ class Agent:
         files.empty(HOME)
         files.empty("/tmp", but=".X")
         session.park()
+        session.prepare()
         rests = session.screen.rest(session.processes.load, _POLL_S * 3, limit_s)
         return {"clean": rests and not self._clients() and session.alive()}, b""
 

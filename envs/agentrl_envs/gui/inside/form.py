@@ -14,19 +14,24 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-COMMAND = (
-    "/usr/bin/python3",
-    "-I",
-    "-B",
-    "-c",
-    "import sys; sys.path.insert(0, '/opt/desktop/agent.zip'); "
-    "from agentrl_envs.gui.inside.form import main; main()",
-)
+INTERPRETER = ("/usr/bin/python3", "-I", "-B", "-c")
+
+
+def calling(module: str) -> str:
+    """Return what the interpreter is told to do, to run a module of these."""
+    return (
+        "import sys; sys.path.insert(0, '/opt/desktop/agent.zip'); "
+        f"from agentrl_envs.gui.inside.{module} import main; main()"
+    )
+
+
+COMMAND = (*INTERPRETER, calling("form"))
 STATE = "state.json"
 _GAP_PX = 8
 
 
-def _gtk() -> Any:
+def load_gtk() -> Any:
+    """Return the toolkit, which opens the display where one is named."""
     gi: Any = importlib.import_module("gi")
     gi.require_version("Gtk", "3.0")
     return importlib.import_module("gi.repository.Gtk")
@@ -36,7 +41,7 @@ class Program:
     """One window."""
 
     def __init__(self, spec: Mapping[str, Any], folder: str) -> None:
-        self._gtk = _gtk()
+        self._gtk = load_gtk()
         self._spec = spec
         self._folder = folder
         self._read: dict[str, Callable[[], Any]] = {}

@@ -72,6 +72,10 @@ class Processes:
         """Say which processes stay when the others are ended."""
         self._kept |= set(pids)
 
+    def forget(self, pid: int) -> None:
+        """Say that a process that was kept stays no more."""
+        self._kept.discard(pid)
+
     def ended(self, pid: int) -> bool:
         """Return whether a process that was started has ended."""
         self._reap()
@@ -88,7 +92,7 @@ class Processes:
 
     def end(self, pid: int) -> None:
         """Kill a process that was kept. TimeoutError when it stays."""
-        self._kept.discard(pid)
+        self.forget(pid)
         self.end_all()
 
     def end_all(self) -> None:

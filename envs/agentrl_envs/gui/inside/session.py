@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agentrl_envs.gui.inside import config
+from agentrl_envs.gui.inside import config, form
 from agentrl_envs.gui.inside.hands import Hands
 from agentrl_envs.gui.inside.keyboard import Keyboard
 from agentrl_envs.gui.inside.processes import Processes
 from agentrl_envs.gui.inside.screen import Screen
 from agentrl_envs.gui.inside.tree import Tree
 from agentrl_envs.gui.inside.windows import Windows
+from agentrl_envs.gui.inside.zygote import Zygote
 
 RUN = "/run/desktop"
 HOME = "/home/user"
@@ -55,10 +56,34 @@ class Session:
         self.park()
         self.screen.rest(self.processes.load, 0.1, start_s)
         self.processes.keep(self.processes.all())
+        self._zygote: Zygote | None = None
+        self._has_forms = False
 
     def program(self, command: list[str]) -> int:
-        """Start a program of the episode; FileNotFoundError when it is not there."""
+        """Start a program of the episode; OSError when it cannot be."""
+        if tuple(command[:-1]) == form.COMMAND:
+            self._has_forms = True
+            if self._zygote is not None and (pid := self._forked(self._zygote, command[-1])):
+                return pid
         return self.processes.start(command, log=self._log)
+
+    def prepare(self) -> None:
+        """Have ready what a desktop that was used for forms will need again, while nobody waits."""
+        if self._has_forms and self._zygote is None:
+            self._zygote = Zygote(self.processes, self._log)
+            self.processes.keep([self._zygote.pid])
+
+    def _forked(self, zygote: Zygote, path: str) -> int | None:
+        """Return the pid of a form; None where it has to be started as any other program."""
+        pid = None
+        try:
+            pid = zygote.fork(path)
+        finally:
+            if pid is None:
+                # What is left of it is killed with the episode's programs, and another one is made.
+                self.processes.forget(zygote.pid)
+                self._zygote = None
+        return pid
 
     def alive(self) -> bool:
         """Return whether the X server and the window manager run."""
