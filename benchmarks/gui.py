@@ -1,15 +1,18 @@
 """What a desktop costs: to start, to clear, to begin a task on, to look at, and in memory.
 
-A task of each program is begun on a desktop that is ready, its first action done, and the desktop
-given back. A reset is taken apart: the programs' start until the screen rests is most of it. Steps
-move the mouse, so what they cost is to wait until the screen rests (`still_s` of it by itself) and
-to look. Memory is PSS: a page that several processes share counts once over all of them. Wall
-seconds: what is waited for is programs, and a busy machine makes all of it longer.
+A task of each program is begun on a desktop that is ready, and again on one on which its programs
+were put ahead, as in a run that says which tasks come next. Resets of the two kinds take turns, so
+that whatever else the machine does is beside both. A form is forked, from the second one of a
+desktop on. Steps move the mouse, so what they cost is to wait until the screen rests (`still_s` of
+it by itself) and to look. Memory is PSS: a page that several processes share counts once over all
+of them, so that one of many desktops holds less than one alone. Wall seconds: what is waited for is
+programs, and a busy machine makes all of it longer.
 """
 
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,29 +36,40 @@ TEMPLATES = {
     "a browser": "web_press",
 }
 CROWDS = (1, 2, 4)
+MANY = (1, 4, 16)
 SETTINGS = DesktopSettings(desktops=8, warm=0, call_s=120, open_s=300, start_s=120)
 
 
-async def begun(env: GuiEnv, template: str) -> float:
-    """Begin a task; return the seconds of its reset."""
+async def begun(env: GuiEnv, template: str, *, told: int | None = None) -> float:
+    """Begin a task; return the seconds of its reset.
+
+    `told` is how many times more the task is said to come next; None says nothing.
+    """
     (task,) = islice(template_pack(templates=[template]).tasks("train", 0), 1)
     _ = env.tools  # the first one of a process is made by transformers, and imports it
-    seconds, _ = await timed(env.reset(options={"task": task}))
+    coming = {} if told is None else {"next": (task,) * told}
+    seconds, _ = await timed(env.reset(options={"task": task, **coming}))
     return seconds
 
 
-async def resets(pool: DesktopPool, template: str, count: int) -> tuple[list[float], int]:
-    """Return the seconds of resets on desktops that are ready, and the PSS with the program."""
-    env = GuiEnv(pack=template_pack(templates=[template]), desktop=pool)
-    seconds, held = list[float](), 0
+async def resets(
+    pool: DesktopPool, template: str, count: int
+) -> tuple[list[float], list[float], int]:
+    """Return the seconds of resets on bare desktops and ahead, and the PSS with the program."""
+    pack = template_pack(templates=[template])
+    bare, ahead, held = list[float](), list[float](), 0
     for _ in range(count):
         await pool.give(await pool.take())  # one that is ready, where the last was thrown away
         await pool.rest()
-        seconds.append(await begun(env, template))
-        held = pss_bytes(desktop_of(env))
-        await env.close()
+        first, second = (GuiEnv(pack=pack, desktop=pool) for _ in range(2))
+        bare.append(await begun(first, template, told=1))
+        held = pss_bytes(desktop_of(first))
         await pool.rest()
-    return seconds, held
+        ahead.append(await begun(second, template, told=0))
+        await first.close()
+        await second.close()
+        await pool.rest()
+    return bare, ahead, held
 
 
 async def steps(pool: DesktopPool, kind: str, count: int) -> list[float]:
@@ -83,17 +97,30 @@ async def started_and_cleared(count: int) -> tuple[list[float], list[float], int
     return starts, clears, held
 
 
-async def crowd(count: int, each: int) -> float:
+async def held_by_one_of(count: int) -> float:
+    """Return the PSS of a desktop with a form, where there are so many."""
+    pack = template_pack(templates=["press"])
+    pool = DesktopPool(replace(SETTINGS, desktops=count))
+    envs = [GuiEnv(pack=pack, desktop=pool) for _ in range(count)]
+    for env in envs:
+        await begun(env, "press")
+    held = [pss_bytes(desktop_of(env)) for env in envs]
+    for env in envs:
+        await env.close()
+    await pool.close()
+    return sum(held) / count
+
+
+async def crowd(count: int, each: int, *, ahead: bool) -> float:
     """Return how many episodes of one action a second come of so many at once."""
-    pool = DesktopPool(SETTINGS)
+    pool = DesktopPool(replace(SETTINGS, staged=count if ahead else 0))
     envs = [GuiEnv(pack=template_pack(templates=["press"]), desktop=pool) for _ in range(count)]
 
     async def play(env: GuiEnv) -> None:
         for _ in range(each):
-            await begun(env, "press")
+            await begun(env, "press", told=count)
             await env.step(call("computer", action="done"))
             await env.close()
-            await pool.rest()
 
     await asyncio.gather(*(begun(env, "press") for env in envs))
     await asyncio.gather(*(env.close() for env in envs))
@@ -144,15 +171,21 @@ async def desktops(bench: Benchmark, counts: Sequence[int]) -> None:
     bench.row("memory, a desktop without programs", held / 1e6, unit="MB")
     pool = DesktopPool(SETTINGS)
     for name, template in TEMPLATES.items():
-        seconds, held = await resets(pool, template, counts[1])
-        bench.row(f"reset, {name}", middle_ms(seconds), unit="ms")
+        bare, ahead, held = await resets(pool, template, counts[1])
+        bench.row(f"reset, {name}", middle_ms(bare), unit="ms")
+        bench.row(f"reset, {name}, ahead", middle_ms(ahead), unit="ms")
         bench.row(f"memory, with {name}", held / 1e6, unit="MB")
     for kind in KINDS:
         seconds = await steps(pool, kind, counts[2])
         bench.row(f"step, {kind}", middle_ms(seconds), unit="ms")
     await pool.close()
+    for count in MANY[: 2 if bench.quick else None]:
+        held = await held_by_one_of(count)
+        bench.row(f"memory, one of {count} with a form", held / 1e6, unit="MB")
     for count in CROWDS:
-        bench.row(f"{count} at once", await crowd(count, counts[1]), unit="episodes/s")
+        for name, ahead in (("", False), (", ahead", True)):
+            rate = await crowd(count, counts[1], ahead=ahead)
+            bench.row(f"{count} at once{name}", rate, unit="episodes/s")
 
 
 def main() -> None:

@@ -93,6 +93,7 @@ class Fakes:
 
     async def start(self, settings: DesktopSettings) -> Any:
         await asyncio.sleep(0)
+        await self.goes_on.wait()
         if self.fails:
             raise EnvError("none starts")
         self.made.append(Fake(self, settings))
@@ -181,6 +182,8 @@ def test_who_asks_while_it_is_being_set_gets_it() -> None:
     async def main() -> None:
         world = Fakes()
         pool = world.pool()
+        await pool.give(await pool.take())
+        await pool.rest()
         world.goes_on.clear()
         pool.expect([A])
         for _ in range(20):
@@ -333,6 +336,24 @@ def test_who_gives_up_asking_leaves_nothing_behind() -> None:
         assert (await pool.take()).stage == BARE, "its place is free, and there is room"
         assert len(world.running) == 1
         await pool.close()
+
+    run(main())
+
+
+def test_one_that_starts_while_the_pool_is_closed_is_ended() -> None:
+    async def main() -> None:
+        world = Fakes()
+        pool = world.pool()
+        world.goes_on.clear()
+        asked = asyncio.create_task(pool.take())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await pool.close()
+        world.goes_on.set()
+        with pytest.raises(EnvError, match="closed"):
+            await asked
+        assert len(world.made) == 1
+        assert not world.running
 
     run(main())
 
