@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import agentrl
+from agentrl.metrics import read_metrics
 from tests.foreign_packages import python_of
+from tests.test_vision_rollout import changes_of
 
 FOLDER = Path(__file__).parent / "with_vllm"
 FILES = sorted(FOLDER.glob("test_*.py"))
@@ -32,3 +35,22 @@ def test_with_vllm(file: Path, root: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout[-20_000:] + ran.stderr[-2_000:]
     assert " skipped" not in ran.stdout.splitlines()[-1], ran.stdout[-4_000:]
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S)
+def test_a_policy_that_sees_is_sampled_in_another_interpreter(tmp_path: Path) -> None:
+    """The trainer's here, with its own versions of transformers and numpy."""
+    changes = changes_of(tmp_path)
+    changes["policy.make"] |= {"head_dim": 32}
+    engine = {
+        "engine.kind": "vllm",
+        "engine.processes": 1,
+        "engine.python": python_of("vllm"),
+        "engine.start_s": DEADLINE_S / 2,
+    }
+    result = agentrl.train("configs/see_button.yaml", {**changes, **engine})
+    lines = read_metrics(result.folder)
+    assert len(lines) == 2
+    assert all(0 < line["engine_gap/max"] < 1e-3 for line in lines)

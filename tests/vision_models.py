@@ -32,13 +32,11 @@ _TEXT: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "max_position_embeddings": 512,
     "bos_token_id": None,
     "eos_token_id": None,
 }
-_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 _SPECIAL: dict[str, Any] = {
     "image_token_id": PAD,
     "video_token_id": 291,
@@ -47,11 +45,22 @@ _SPECIAL: dict[str, Any] = {
 }
 
 
-def tiny(family: str, seed: int = 0, *, tied: bool = True) -> PreTrainedModel:
+def tiny(
+    family: str,
+    seed: int = 0,
+    *,
+    tied: bool = True,
+    head_dim: int = 16,
+    vocabulary: int = VOCABULARY,
+) -> PreTrainedModel:
     """Return a fresh random model."""
     torch.manual_seed(seed)
     model: PreTrainedModel
     special: dict[str, Any] = {**_SPECIAL, "tie_word_embeddings": tied}
+    sizes: dict[str, Any] = {**_TEXT, "vocab_size": vocabulary}
+    heads = {"num_attention_heads": 64 // head_dim, "num_key_value_heads": 32 // head_dim}
+    sections = [head_dim // 4, head_dim // 8, head_dim // 8]
+    rope: dict[str, Any] = {**_ROPE, "mrope_section": sections}
     match family:
         case "qwen2_vl":
             vision = {
@@ -61,7 +70,7 @@ def tiny(family: str, seed: int = 0, *, tied: bool = True) -> PreTrainedModel:
                 "num_heads": 2,
                 "mlp_ratio": 2,
             }
-            text = {**_TEXT, "rope_parameters": _ROPE}
+            text = {**sizes, **heads, "rope_parameters": rope}
             model = Qwen2VLForConditionalGeneration(
                 Qwen2VLConfig(text_config=text, vision_config=vision, **special)
             )
@@ -76,7 +85,7 @@ def tiny(family: str, seed: int = 0, *, tied: bool = True) -> PreTrainedModel:
                 "window_size": 56,
                 "fullatt_block_indexes": [1],
             }
-            text = {**_TEXT, "rope_parameters": _ROPE}
+            text = {**sizes, **heads, "rope_parameters": rope}
             model = Qwen2_5_VLForConditionalGeneration(
                 Qwen2_5_VLConfig(text_config=text, vision_config=vision, **special)
             )
@@ -90,9 +99,9 @@ def tiny(family: str, seed: int = 0, *, tied: bool = True) -> PreTrainedModel:
                 "num_position_embeddings": 64,
                 "deepstack_visual_indexes": [0, 1],
             }
-            rope = {**_ROPE, "mrope_interleaved": True}
-            sizes = {k: v for k, v in _TEXT.items() if k not in ("bos_token_id", "eos_token_id")}
-            text = {**sizes, "head_dim": 16, "rope_parameters": rope}
+            rope["mrope_interleaved"] = True
+            sizes = {k: v for k, v in sizes.items() if k not in ("bos_token_id", "eos_token_id")}
+            text = {**sizes, **heads, "head_dim": head_dim, "rope_parameters": rope}
             model = Qwen3VLForConditionalGeneration(
                 Qwen3VLConfig(text_config=text, vision_config=vision, **special)
             )

@@ -65,7 +65,7 @@ class EngineRecipe:
                 dtype=self.dtype,
                 **self.vllm,
             )
-            return VllmEngine(settings, decode=decode)
+            return VllmEngine(settings, decode=decode, images=images)
         from agentrl.engine.local import LocalEngine
 
         if model is None:

@@ -4,6 +4,7 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -101,6 +102,20 @@ class ImageProcessor:
     def patches(self, image: Image) -> Patches:
         """Return the patches of an image."""
         return self._patches.of(image)
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens an image has at most."""
+        area: int = (self._processor.patch_size * self._processor.merge_size) ** 2
+        return max(1, self._processor.size["longest_edge"] // area)
+
+    def blank(self, tokens: int) -> Patches:
+        """Return the patches of an empty image about as high as it is wide, of `tokens` at most."""
+        merge, processor = self._processor.merge_size, self._processor
+        rows = isqrt(tokens)
+        height, width = rows * merge, tokens // rows * merge
+        numbers = 3 * processor.temporal_patch_size * processor.patch_size**2
+        return Patches(np.zeros((height * width, numbers), np.float32), (1, height, width))
 
     def save_pretrained(self, save_directory: Path) -> Any:
         """Write the processor's configuration into a model folder."""

@@ -11,7 +11,7 @@ from agentrl.config.load import load_config
 from agentrl.evaluation.policy import evaluate
 from agentrl.metrics import read_metrics
 from agentrl.training import RunResult, train
-from tests import test_training
+from tests import test_training, test_vision_rollout
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -66,3 +66,20 @@ def test_a_run_beside_the_trainer(tmp_path: Path) -> None:
     assert len(lines) == 3
     assert all(0 < line["engine_gap/age0_max"] < 1e-3 for line in lines if line["age/max"] == 0)
     assert all(line["age/max"] <= 1 for line in lines)
+
+
+def test_a_policy_that_sees_trains_as_with_the_local_engine(tmp_path: Path) -> None:
+    """Its images are shown over turns, and its tower's new weights reach vLLM in every step."""
+    found: dict[str, RunResult] = {}
+    for kind in ("local", "vllm"):
+        changes = test_vision_rollout.changes_of(tmp_path / kind)
+        changes["policy.make"] |= {"head_dim": SIZES["policy.make.head_dim"]}
+        found[kind] = train(
+            "configs/see_button.yaml", {**changes, "run.steps": 3, "engine.kind": kind}
+        )
+    local, vllm = (read_metrics(result.folder) for result in found.values())
+    assert len(vllm) == len(local) == 3
+    for ours, theirs in zip(local, vllm, strict=True):
+        assert theirs["tokens/trained"] == ours["tokens/trained"]
+        assert 0 < theirs["engine_gap/max"] < 1e-3
+    assert found["vllm"].after["reward"] == found["local"].after["reward"]

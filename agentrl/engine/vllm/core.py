@@ -15,6 +15,7 @@ from agentrl.engine.vllm import scores
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError
+from agentrl.vision.processor import ImageProcessor, load_processor
 
 # Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
 # between two steps is ours to decide.
@@ -51,8 +52,12 @@ class Scored:
 class Core:
     """The synchronous engine."""
 
-    def __init__(self, settings: VllmSettings) -> None:
-        """Load the model. Raises `ConfigError` where vLLM is missing or refuses its arguments."""
+    def __init__(self, settings: VllmSettings, images: ImageProcessor | None = None) -> None:
+        """Load the model; `images` is what cuts up images for one that sees, its folder's unless
+        given.
+
+        Raises `ConfigError` where vLLM is missing or refuses its arguments.
+        """
         try:
             from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
@@ -64,6 +69,8 @@ class Core:
         from agentrl.engine.vllm import draws
 
         self._draws = draws
+        self.images = _ready_to_see(str(settings.model), images)
+        """What cuts up images; None where the model takes none."""
         cpu = not torch.cuda.is_available()
         arguments: dict[str, Any] = {
             "model": str(settings.model),
@@ -81,6 +88,8 @@ class Core:
             "async_scheduling": False,
             "disable_log_stats": True,
             "seed": 0,
+            # Patches are kept by what cuts images up, and vLLM need not know what it had before.
+            "mm_processor_cache_gb": 0,
             **({"distributed_executor_backend": "uni"} if cpu else {}),
             **settings.options,
         }
@@ -123,7 +132,11 @@ class Core:
             scores.FLIGHTS[name] = flight
         else:
             self._draws.FLIGHTS[name] = flight
-        prompt = {"type": "token", "prompt_token_ids": list(flight.context)}
+        prompt: Any = {"type": "token", "prompt_token_ids": list(flight.context)}
+        if flight.request.images and self.images is not None:
+            from agentrl.engine.vllm import vision
+
+            prompt = vision.prompt_of(flight.context, flight.request.images, self.images)
         self._engine.add_request(name, prompt, params)
 
     def drop(self, names: Sequence[str]) -> None:
@@ -164,7 +177,7 @@ class Core:
         return found
 
     def load(self, weights: Weights) -> None:
-        """Take new weights in place, and forget every cached key.
+        """Take new weights in place, and forget every cached key and what was seen.
 
         Requests go on: what they have is computed again.
         """
@@ -172,6 +185,8 @@ class Core:
         rpc("reload_weights", kwargs={"weights_iterator": [*read_weights(weights).items()]})
         rpc(_repack_head)
         self._engine.reset_prefix_cache(reset_running_requests=True)
+        if self.images is not None:
+            self._engine.reset_encoder_cache()
         for name in self._added & scores.FLIGHTS.keys():
             scores.FLIGHTS[name].begin_again()
 
@@ -181,13 +196,44 @@ class Core:
         self._engine.engine_core.shutdown()
 
 
+def _ready_to_see(model: str, images: ImageProcessor | None) -> ImageProcessor | None:
+    """Let vLLM know a model that sees, and return what cuts up its images; None for another one.
+
+    Raises `ConfigError` for a model that sees and cannot be shown images.
+    """
+    from transformers import AutoConfig
+
+    from agentrl.engine.vllm import vision
+
+    try:
+        config: Any = AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the model {model!r} of engine.kind vllm cannot be read: {error}; give a Hugging Face "
+            "folder with config.json and weights, or the name of a model"
+        ) from error
+    named: str = (config.architectures or [type(config).__name__])[0]
+    if named in vision.MODELS:
+        images = images or load_processor(model, token_id=config.image_token_id)
+        vision.register(named, images)
+        return images
+    if hasattr(config, "vision_config"):
+        raise ConfigError(
+            f"the model {model!r} is a {named}, which sees, and engine.kind vllm can show images "
+            f"only to {', '.join(vision.MODELS)}; use one of these, or engine.kind: local"
+        )
+    return None
+
+
 def _repack_head(worker: Any) -> None:
     """Pack a tied head again, which vLLM's CPU build leaves as it was when weights change.
 
     Without it log-probs are silently wrong by nats. Elsewhere there is nothing to do.
     """
     model: Any = worker.get_model()
-    config: Any = worker.model_config.hf_text_config
+    # A model that sees has its head, and says whether that is tied, in its text half.
+    model = getattr(model, "language_model", model)
+    config: Any = getattr(model, "config", worker.model_config.hf_text_config)
     if not getattr(config, "tie_word_embeddings", False) or torch.cuda.is_available():
         return
     from vllm.model_executor.layers.utils import (  # pyright: ignore[reportMissingImports]

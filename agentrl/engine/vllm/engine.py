@@ -20,6 +20,7 @@ from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
+from agentrl.vision.processor import ImageProcessor
 
 T = TypeVar("T")
 
@@ -28,11 +29,17 @@ class VllmEngine(Closing):
     """Samples many turns at once with vLLM. All calls belong to one event loop at a time."""
 
     def __init__(
-        self, settings: VllmSettings, *, decode: Decode | None = None, version: int = 0
+        self,
+        settings: VllmSettings,
+        *,
+        decode: Decode | None = None,
+        images: ImageProcessor | None = None,
+        version: int = 0,
     ) -> None:
-        """Load the model; `decode` turns token ids into text and is needed for stop strings."""
+        """Load the model; `decode` turns token ids into text and is needed for stop strings, and
+        `images` cuts up images for a model that sees, by default as its folder says."""
         self._settings = settings
-        self._core = Core(settings)
+        self._core = Core(settings, images)
         self._decode = decode
         self._version = version
         self._flights: dict[str, AnyFlight] = {}
@@ -73,7 +80,9 @@ class VllmEngine(Closing):
             vocabulary=self._core.vocabulary,
             in_flight=self._names,
             reads_text=self._decode is not None,
+            takes_images=self._core.images is not None,
         )
+        self._check_shown(request)
         flight = Flight(
             request,
             asyncio.get_running_loop().create_future(),
@@ -104,7 +113,9 @@ class VllmEngine(Closing):
             context_tokens=self._settings.context_tokens,
             vocabulary=self._core.vocabulary,
             in_flight=self._names,
+            takes_images=self._core.images is not None,
         )
+        self._check_shown(request)
         flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
         name = self._add(flight)
         try:
@@ -250,3 +261,15 @@ class VllmEngine(Closing):
             raise self._broken
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
+
+    def _check_shown(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Raise `ValueError` for images that are not where they are said to be, `EnvError` for
+        what is no image.
+
+        Images are cut up here, so what is wrong with one is told to who shows it.
+        """
+        if (images := self._core.images) is None or not request.images:
+            return
+        images.check_spans(request.prompt, request.images)
+        for span in request.images:
+            images.patches(span.image)
