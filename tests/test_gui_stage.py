@@ -2,6 +2,13 @@
 
 The pool's decisions are checked on desktops that only take their time; `gui_play.py` has what a
 real one looks like, for every kind of task.
+
+Mutants seen caught: what was taken still expected; no waiting for what is being set, or not heard
+of its end; more set than `staged`; those starting not counted, or one too many; a lost one counted
+for ever, or never ended; what is wanted first given up first; the same set twice; what does not
+rest kept, or tried again; a place not returned; nothing set when a desktop comes back or has
+started; the unwanted kept, or new ones started beside it; one that has changed taken; a pool closed
+around one that starts; nothing set as a stage; copies counted once.
 """
 
 import asyncio

@@ -1,4 +1,9 @@
-"""Our own program, forked from a process that has loaded what it needs: sooner there, no other."""
+"""Our own program, forked from a process that has loaded what it needs: sooner there, no other.
+
+Mutants seen caught: it can be read, or its forks cannot; it ends with an episode; forks are its own
+children; it has a display; its end ends the desktop, or goes unnoticed; it is there before any
+form; it is never asked.
+"""
 
 import os
 import signal
@@ -62,8 +67,13 @@ def task() -> Task:
     return made
 
 
-async def test_the_next_form_is_forked_and_is_no_other(env: GuiEnv, task: Task) -> None:
+async def test_the_next_form_is_forked_and_is_no_other(
+    pool: DesktopPool, env: GuiEnv, task: Task
+) -> None:
     """The first one of a desktop is not: a desktop on which there are no forms holds no more."""
+    dialog = GuiEnv(pack=template_pack(templates=["enter_code"]), desktop=pool)
+    await dialog.reset(seed=0)
+    await dialog.close()
     first, _ = await env.reset(options={"task": task})
     assert len(processes_of(env, "inside.form")) == 1
     assert not processes_of(env, "inside.zygote")
