@@ -180,6 +180,7 @@ def changes_of(folder: Path) -> dict[str, Any]:
         "env.kwargs": {"clicks": 2, "width": 56, "height": 56},
         "policy.make": SECTION.model_dump(),
         "warmstart.steps": 3,
+        "warmstart.until_loss": None,
         "warmstart.demonstrations": 40,
         "warmstart.batch_size": 8,
         "engine.context_tokens": 128,
