@@ -2,10 +2,19 @@
 
 What must hold with every back-end is in test_gui_failures.py, test_gui_tasks.py and
 security/test_desktop_attacks.py.
+
+Mutants seen caught, each applied to a copy of the tree, here and in those files: `/sys` shown; the
+host's resolv.conf shown; the image's users shown; capabilities kept; privileges to be gained;
+mounts permitted; keys permitted; another umask; homes where nothing can be run; no bound on memory;
+no bound on processes; the host's network; a root file system to write to; memory counted for the
+trainer; no labels; nothing removed at the end; nothing removed when nobody waits any more; a lease
+kept; the image not looked for; the wrong command named.
 """
 
+import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +24,7 @@ import pytest
 import pytest_asyncio
 
 from agentrl.env import say
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError, SandboxError
 from agentrl.gold import play_gold
 from agentrl.run_id import using_run_id
 from agentrl.task import Task
@@ -26,6 +35,8 @@ from agentrl_envs.gui.live import Looked
 from agentrl_envs.gui.observation import Wants
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.world import Ran
+from agentrl_sandbox.launch.contained import started_in_thread
+from agentrl_sandbox.launch.engine import Engine
 from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
 from agentrl_sandbox.reaping.engine import Container, containers, default_engine
 from agentrl_sandbox.recipe import RECIPES
@@ -225,6 +236,22 @@ for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/opt/deskt
     assert ran.out.split("\n")[:-1] == ["[] True", *["False"] * 3], ran.err
 
 
+@pytest.mark.gui
+@pytest.mark.desktop_image
+@module
+async def test_programs_of_the_home_run_and_files_are_made_as_with_bubblewrap(
+    desktop: Desktop,
+) -> None:
+    code = "umask; cp /bin/echo ~/mine; ~/mine run; pwd; id -un; hostname; tty; echo $PATH $HOME"
+    other = await Desktop.start(HERE)
+    ran = [
+        await Looked(one, Wants()).run(["sh", "-c", code], limit_s=60) for one in (desktop, other)
+    ]
+    await other.close()
+    assert ran[0] == ran[1]
+    assert ran[0].out.split()[:2] == ["0077", "run"]
+
+
 # -- its end, and what is said ---------------------------------------------------------------------
 
 
@@ -256,7 +283,41 @@ async def test_an_image_that_is_not_there_is_refused_with_the_command() -> None:
 @module
 async def test_an_image_without_the_programs_is_no_fault_of_an_episode() -> None:
     run = f"test-{os.urandom(4).hex()}"
-    with using_run_id(run), pytest.raises(Exception, match="a desktop did not start") as raised:
+    with using_run_id(run), pytest.raises(EnvError, match="a desktop did not start") as raised:
         await Desktop.start(replace(SETTINGS, image=RECIPES["sandbox"].tag))
     assert "Xvfb" in str(raised.value)
     assert ours(run) == []
+
+
+@pytest.mark.desktop_image
+@module
+async def test_an_engine_that_fails_is_no_fault_of_an_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(engine: Engine, name: str) -> None:
+        raise SandboxError(f"the Docker engine could not start {name}")
+
+    run = f"test-{os.urandom(4).hex()}"
+    monkeypatch.setattr(Engine, "start", fails)
+    with using_run_id(run), pytest.raises(EnvError, match="did not start: the Docker engine could"):
+        await Desktop.start(SETTINGS)
+    assert ours(run) == []
+
+
+async def test_what_is_started_when_nobody_waits_any_more_is_let_go() -> None:
+    begun, gone = threading.Event(), list[bool]()
+
+    class Thing:
+        def discard(self) -> None:
+            gone.append(True)
+
+    def start(made: Thing, stop: threading.Event) -> None:
+        begun.set()
+        assert stop.wait(60)
+
+    starting = asyncio.ensure_future(started_in_thread(Thing, start))
+    await asyncio.to_thread(begun.wait, 60)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert gone == [True]

@@ -1,6 +1,10 @@
 """What `agentrl image build` builds, on what, and what it says when it cannot.
 
 `.ci/run` builds both images for real.
+
+Mutants seen caught, each applied to a copy of the tree: a sandbox on an old Debian; a desktop never
+on one that is there; Debian not named for sandboxes; proxies left out; packages loaded without a
+network; set-id bits left in an image of a registry.
 """
 
 import contextlib

@@ -45,8 +45,9 @@ class Contained:
     ) -> None:
         """Start it and hand over its descriptors 0 and 2; `SandboxError` says why not."""
         with self._engine.errors_of(self._name) as errors:
+            # What was never started says nothing, and what it says has no end.
+            self._engine.start(self._name)
             try:
-                self._engine.start(self._name)
                 self.process = self._engine.process(self._name)
                 self.pidfd = _pidfd_of(self.process)
                 fds = (control.fileno(), self.log.fd)
