@@ -8,10 +8,15 @@ import pytest
 import pytest_asyncio
 
 import agentrl
+from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Step, call, say
 from agentrl.message import ToolCall
+from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.gate.seat import Seat
 from agentrl.task import Task
 from agentrl.testing import check_env
+from agentrl.trajectory import Finished, Leaf
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
@@ -185,6 +190,35 @@ async def test_a_desktop_that_is_used_again_looks_as_a_fresh_one() -> None:
     assert info["reused_desktop"]
     assert again == first
     await env.close()
+    await small.close()
+
+
+async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> None:
+    """Where the policy thinks for as long as that takes."""
+    small = DesktopPool(DesktopSettings(desktops=2, warm=0, call_s=120, start_s=120, settle_s=20))
+    pack = template_pack(templates=["press", "enter_code"])
+    stream, staged = iter(pack.tasks("train", 0)), list[bool]()
+
+    async def play(seat: Seat) -> Leaf:
+        env: Any = seat.watched(GuiEnv(pack=pack, desktop=small))
+        _, info = await env.reset(seed=seat.seed, options={"task": seat.tree.task})
+        staged.append(info["staged_desktop"])
+        await small.rest()
+        reward = (await does(env, "done"))[1]
+        await env.close()
+        await small.rest()
+        return Leaf(node=None, outcome=Finished(reward), sample=seat.attempt.sample)
+
+    gate = Gate(
+        policy=GatePolicy(groups_per_step=2, group_size=2, concurrency=1),
+        engine=ScriptedEngine(lambda request: []),
+        play=play,
+        tasks=lambda count: list(islice(stream, count)),
+        seed=lambda number, task, sample: number,
+    )
+    async with gate:
+        await gate.batch()
+    assert staged == [False, True, True, True]
     await small.close()
 
 

@@ -306,6 +306,24 @@ def test_none_is_set_where_all_are_used_or_none_may_be() -> None:
     run(main())
 
 
+def test_who_was_told_later_and_comes_sooner_is_believed() -> None:
+    async def main() -> None:
+        world = Fakes()
+        pool = world.pool()
+        pool.expect([A], known_s=2.0)
+        pool.expect([B], known_s=1.0)
+        await pool.rest()
+        assert world.set_up == [A]
+        pool.expect([B], known_s=3.0)
+        await pool.rest()
+        pool.expect([C])
+        await pool.rest()
+        assert world.set_up == [A, B, C]
+        await pool.close()
+
+    run(main())
+
+
 def test_what_is_expected_comes_before_what_is_kept_ready() -> None:
     """Also where the one that was started to be ready took the last room."""
 

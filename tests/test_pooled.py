@@ -10,6 +10,7 @@ not be forked; a pool left open, or closed that is the caller's.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -105,6 +106,8 @@ class Counting(PooledEnv[Counted, CountingPack, Numbers, Settings]):
         self.breaks: str = options.pop("breaks", "")
         self.seeds = list[int]()
         self.told = list[list[str]]()
+        self.known_s = list[float]()
+        self.opened_s = list[float]()
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
@@ -119,15 +122,17 @@ class Counting(PooledEnv[Counted, CountingPack, Numbers, Settings]):
     async def _opening(self, episode: Counted) -> Content:
         if self.breaks == "opening":
             raise EnvError("nothing to be seen")
+        self.opened_s.append(time.monotonic())
         return f"{episode.goal}. You are at 0"
 
     def _began(self, episode: Counted) -> Info:
         return {"lent": episode.pool.lent}
 
-    def _expects(self, tasks: Sequence[Task]) -> None:
+    def _expects(self, tasks: Sequence[Task], known_s: float) -> None:
         if self.breaks == "ahead":
             raise KeyError("no such task")
         self.told.append([task.id for task in tasks])
+        self.known_s.append(known_s)
 
     async def _step(self, episode: Counted, action: Action) -> Step:
         if self.breaks == "step":
@@ -210,6 +215,8 @@ async def test_what_comes_next_is_told_once_the_episode_has_begun() -> None:
         await env.reset(options={"task": one})
         await env.reset(options={"task": one, "next": ()})
         assert env.told == [["to-2", "to-1"], []]
+        assert env.known_s == sorted(env.known_s)
+        assert env.known_s[0] <= env.opened_s[0], "as of when the reset was asked for"
         env.breaks = "opening"
         with pytest.raises(EnvError):
             await env.reset(options={"task": one, "next": (two,)})

@@ -177,9 +177,10 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
     def _began(self, episode: _Episode) -> Info:
         return {"reused_desktop": episode.reused, "staged_desktop": episode.staged}
 
-    def _expects(self, tasks: Sequence[Task]) -> None:
+    def _expects(self, tasks: Sequence[Task], known_s: float) -> None:
         if (pool := self._holding.now) is not None:
-            pool.expect([Stage.of(self._pack.scene(task)) for task in tasks])
+            stages = [Stage.of(self._pack.scene(task)) for task in tasks]
+            pool.expect(stages, known_s=known_s)
 
     async def _release(self, episode: _Episode) -> None:
         if (pool := self._holding.now) is not None:

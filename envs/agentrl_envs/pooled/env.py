@@ -132,8 +132,12 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
     def _began(self, episode: E) -> Info:
         """Return what is told with the opening; it was made, and nobody waits any more."""
 
-    def _expects(self, tasks: Sequence[Task]) -> None:
-        """Make ready what can be for the episodes that begin next, now that nobody waits."""
+    def _expects(self, tasks: Sequence[Task], known_s: float) -> None:
+        """Make ready what can be for the episodes that begin next, now that nobody waits.
+
+        `known_s` is when that was so: another environment may have been told later, and sooner be
+        here.
+        """
 
     @abstractmethod
     async def _step(self, episode: E, action: Action) -> Step:
@@ -157,6 +161,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         Options: `task`, `sample` (the index within the group), and `next`, the tasks of the
         episodes that begin next here or in other environments of this pool, the first one first.
         """
+        known_s = time.monotonic()
         await self._end()
         self._resets += 1
         options = options or {}
@@ -176,7 +181,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         episode.history = History.begun(task, sample=sample, seed=seed, observation=observation)
         self._episode = episode
         if "next" in options:
-            self._expect(options["next"])
+            self._expect(options["next"], known_s)
         return observation, self._began(episode)
 
     async def step(self, action: Action) -> Step:
@@ -213,9 +218,9 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
 
     # -- an episode -------------------------------------------------------------------------------
 
-    def _expect(self, tasks: Sequence[Task]) -> None:
+    def _expect(self, tasks: Sequence[Task], known_s: float) -> None:
         try:
-            self._expects(tasks)
+            self._expects(tasks, known_s)
         except Exception:  # noqa: BLE001 - it is theirs, and they will say so
             return
 

@@ -12,6 +12,7 @@ There are never more than `desktops`, whatever they are at: lent, ready, set, st
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self
 
@@ -41,6 +42,7 @@ class DesktopPool:
         self._ready: list[Desktop] = []
         self._used: set[Desktop] = set()
         self._expected: list[Stage] = []
+        self._known_s = 0.0
         self._setting: list[Stage] = []
         """What is being set on desktops right now."""
         self._unfit: set[int] = set()
@@ -86,8 +88,15 @@ class DesktopPool:
             self._used.discard(desktop)
             self._chores.begin(self._put_back(desktop), ending=True)
 
-    def expect(self, stages: Sequence[Stage]) -> None:
-        """Say which episodes begin next: `staged` of them find their desktops set."""
+    def expect(self, stages: Sequence[Stage], *, known_s: float | None = None) -> None:
+        """Say which episodes begin next: `staged` of them find their desktops set.
+
+        `known_s` is when that was so, by `time.monotonic`, or now; what was so later holds.
+        """
+        known_s = time.monotonic() if known_s is None else known_s
+        if known_s < self._known_s:
+            return
+        self._known_s = known_s
         self._expected = [*stages[: self.settings.staged]]
         self._make_ready()
 
