@@ -24,6 +24,7 @@ from agentrl.engine.local import LocalEngine
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import ReplacedEngine, connect
 from agentrl.engine.remote.shared_weights import SharedWeights
+from agentrl.engine.remote.spreading import Spreader
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.testing.engine import check_engine
@@ -141,6 +142,46 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
             assert replicas.version == 6
         assert ray.is_initialized(), "what was there before is left as it was"
         assert {room["state"] for room in rooms()} == {"REMOVED"}, "the room is given back"
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+async def test_weights_are_broadcast_to_engines_on_two_machines(recipe: EngineRecipe) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from agentrl.cluster.engines.replicas import RayReplicas
+
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        spreader = Spreader(backend="gloo", bucket_bytes=50_000, deadline_s=SOON_S)
+        replicas = RayReplicas(
+            recipe,
+            section(engine_strategy="SPREAD"),
+            count=2,
+            python=None,
+            start_s=SOON_S,
+            max_restarts=5,
+            spreader=spreader,
+        )
+        async with asyncio.timeout(SOON_S), replicas:
+            here, there = one_here_one_there(replicas)
+            for version in (5, 6):
+                await replicas.load(tiny("qwen3", version % 2).state_dict(), version)
+                want = await told_here(version % 2, version, version)
+                assert await of_each(replicas, version) == [want] * 2
+            assert spreader.groups == 1
+            # A replacement is sent them alone; the next version comes to both again.
+            os.kill(served(there).opened.pid, signal.SIGKILL)
+            assert await of_each(replicas, 7) == [await told_here(0, 6, 7)] * 2
+            assert spreader.groups == 2
+            await replicas.load(tiny("qwen3", 1).state_dict(), 8)
+            assert await of_each(replicas, 8) == [await told_here(1, 8, 8)] * 2
+            assert spreader.groups == 3
+            assert here.freight.sendings == 0, "Ray's object store carries none of them"
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -122,6 +122,21 @@ def _mode(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _own_gpus(config: RunConfig) -> Iterator[str]:
+    engine, cluster = config.engine, config.cluster
+    if engine.processes and cluster.kind != "ray":
+        yield (
+            "engine.broadcast.backend is nccl and engine.processes are on this machine, where they "
+            "share the trainer's GPU, which NCCL refuses; choose gloo, or set cluster.kind: ray "
+            "and cluster.engine_gpus"
+        )
+    elif engine.processes and cluster.engine_gpus < 1:
+        yield (
+            f"engine.broadcast.backend is nccl and cluster.engine_gpus is {cluster.engine_gpus:g}: "
+            "NCCL needs a GPU of its own for every engine; set it to 1, or choose gloo"
+        )
+
+
 def _engines(config: RunConfig) -> Iterator[str]:
     engine = config.engine
     count = len(engine.addresses) or engine.processes
@@ -140,6 +155,13 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "engine.probe is set and the engine is in this process, which copies the trainer's "
             "weights itself; leave it out, or set engine.processes or engine.addresses"
         )
+    if engine.broadcast is not None and not count:
+        yield (
+            "engine.broadcast is set and the engine is in this process, which copies the trainer's "
+            "weights itself; leave it out, or set engine.processes or engine.addresses"
+        )
+    if engine.broadcast is not None and engine.broadcast.backend == "nccl":
+        yield from _own_gpus(config)
     if engine.probe is not None and engine.probe.tokens >= engine.context_tokens:
         yield (
             f"engine.probe.tokens is {engine.probe.tokens} and engine.context_tokens is "

@@ -135,6 +135,18 @@ class ProbeSection(Section):
     """For the weights to be loaded, and again for the tokens to be scored."""
 
 
+class BroadcastSection(Section):
+    """New weights go to all engines at once, over a process group of torch."""
+
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """What carries them: `auto` is nccl where trainer and engines each have GPUs of their own
+    (`cluster.engine_gpus`), and gloo elsewhere."""
+    bucket_bytes: PositiveInt = 64 * 2**20
+    """How much is sent at once; two such buckets are under way."""
+    deadline_s: PositiveFloat = 120.0
+    """For all engines to join, and again for each bucket to arrive."""
+
+
 class EngineSection(Section):
     """The policy engine that samples turns."""
 
@@ -164,6 +176,9 @@ class EngineSection(Section):
     """How often a process that died is replaced."""
     probe: ProbeSection | None = None
     """New weights are proven, or taken back; null believes that an engine has what it was given."""
+    broadcast: BroadcastSection | None = None
+    """Null sends weights through shared memory, Ray's object store or sockets, wherever engines
+    are."""
 
 
 class SamplingSection(Section):

@@ -10,6 +10,7 @@ from agentrl.policy import PolicyEngine
 
 if TYPE_CHECKING:
     from agentrl.config.run import EngineSection, RunConfig
+    from agentrl.engine.remote.spreading import Spreader
     from agentrl.first_policy import Policy
 
 
@@ -48,8 +49,9 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     """
     section = config.engine
     recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
+    spreader = _spreader(config, str(policy.model.device))
     if section.addresses:
-        return engines_at(section)
+        return engines_at(section, spreader)
     if section.processes and config.cluster.kind == "ray":
         from agentrl.cluster.engines.replicas import RayReplicas
 
@@ -61,6 +63,7 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
             python=section.python,
             start_s=section.start_s,
             max_restarts=section.max_restarts,
+            spreader=spreader,
         )
     if section.processes:
         from agentrl.engine.remote import ProcessEngine, Replicas
@@ -74,11 +77,12 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
             )
             for _ in range(section.processes)
         ]
-        return engines[0] if len(engines) == 1 else Replicas(engines)
+        is_alone = len(engines) == 1 and spreader is None
+        return engines[0] if is_alone else Replicas(engines, spreader)
     return recipe.open(policy.model, policy.tokenizer, policy.images)
 
 
-def engines_at(section: "EngineSection") -> ClosingEngine:
+def engines_at(section: "EngineSection", spreader: "Spreader | None" = None) -> ClosingEngine:
     """Return the engines that others serve. Raises `ConfigError` for a key that cannot be read."""
     from agentrl.engine.remote import AddressEngine, Replicas
     from agentrl.engine.remote.address import read_key
@@ -92,4 +96,22 @@ def engines_at(section: "EngineSection") -> ClosingEngine:
         )
         for address in section.addresses
     ]
-    return engines[0] if alone else Replicas(engines)
+    return engines[0] if alone and spreader is None else Replicas(engines, spreader)
+
+
+def _spreader(config: "RunConfig", device: str) -> "Spreader | None":
+    """Return what sends weights by broadcast, where a config asks for that; `device` is the
+    trainer's."""
+    section = config.engine.broadcast
+    if section is None:
+        return None
+    from agentrl.engine.remote.spreading import Spreader
+
+    backend = section.backend
+    if backend == "auto":
+        cluster = config.cluster
+        apart = cluster.kind == "ray" and cluster.engine_gpus >= 1 and config.engine.processes
+        backend = "nccl" if apart and device.startswith("cuda") else "gloo"
+    return Spreader(
+        backend=backend, bucket_bytes=section.bucket_bytes, deadline_s=section.deadline_s
+    )

@@ -6,6 +6,7 @@ it is and where it is written to.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,12 +41,18 @@ def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def write_safetensors(
-    file: BinaryIO, weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None
-) -> int:
-    """Write the weights where the file stands, and return how many bytes that were.
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Weights in the order in which they are written, and what is written before them."""
 
-    `said` goes into the header. What shares its storage is written once, under its first name.
+    header: bytes
+    tensors: tuple[Tensor, ...]
+
+
+def laid(weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> Laid:
+    """Return how weights lie in a file of safetensors; nothing is copied.
+
+    `said` goes into the header. What shares its storage is there once, under its first name.
     Raises `ValueError` for a type that no weight has.
     """
     # The widest first: then every tensor begins at a multiple of its own width.
@@ -63,11 +70,29 @@ def write_safetensors(
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for _, tensor in ordered:
-        plain = tensor.detach().cpu().contiguous()
-        file.write(plain.flatten().view(torch.uint8).numpy().data)
-    return 8 + len(text) + stop
+    return Laid(len(text).to_bytes(8, "little") + text, tuple(tensor for _, tensor in ordered))
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return a tensor's bytes in order, where it is: a view, unless it lies there in another."""
+    return tensor.detach().contiguous().flatten().view(torch.uint8)
+
+
+def write_safetensors(
+    file: BinaryIO, weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None
+) -> int:
+    """Write the weights where the file stands, and return how many bytes that were.
+
+    Takes and raises what `laid` does.
+    """
+    order = laid(weights, said=said)
+    file.write(order.header)
+    size = len(order.header)
+    for tensor in order.tensors:
+        raw = bytes_of(tensor.cpu())
+        file.write(raw.numpy().data)
+        size += len(raw)
+    return size
 
 
 def header_of(source: Path | bytes) -> dict[str, str]:

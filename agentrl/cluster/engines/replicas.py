@@ -16,6 +16,7 @@ from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
 from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
+from agentrl.engine.remote.spreading import Spreader
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class RayReplicas(Replicas):
         python: str | None,
         start_s: float,
         max_restarts: int,
+        spreader: Spreader | None = None,
     ) -> None:
         self.engines = [
             RayEngine(
@@ -156,7 +158,7 @@ class RayReplicas(Replicas):
             )
             for index in range(count)
         ]
-        super().__init__(self.engines)
+        super().__init__(self.engines, spreader)
         self._recipe = recipe
         self._section = section
         self._stack = AsyncExitStack()

@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,13 @@ from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.sync.adapters import adapted_in, packed
+from agentrl.sync.meeting import Meeting
 from agentrl.sync.stream import write_safetensors
 from agentrl.thread import in_thread
 
 PIECE_BYTES = 2**24
 """Of weights, in one frame. Ten seconds of a slow network."""
+LOOPBACK = "127.0.0.1"
 CLOSE_S = 10.0
 """How long a server has to end what is in flight."""
 
@@ -166,6 +169,14 @@ class RemoteEngine(Closing):
         """Return whether it can be asked."""
         return self._broken is None and not self._closing
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Return the addresses of our machine and of its, as the connection has them."""
+        names = (self._writer.get_extra_info(key) for key in ("sockname", "peername"))
+        # A socket pair's ends have no address.
+        here, there = (name[0] if isinstance(name, tuple) else LOOPBACK for name in names)
+        return str(here), str(there)
+
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn. Cancelling the caller frees the request and returns nothing.
 
@@ -230,6 +241,30 @@ class RemoteEngine(Closing):
     async def send_base(self, file: Path, base: str) -> None:
         """Do what `lay` does, with a file that is here."""
         await self._send_file(file, "lay", base=base)
+
+    async def receive(
+        self, meeting: Meeting, *, size_bytes: int, bucket_bytes: int, keeps: bool
+    ) -> None:
+        """Have it receive a row of bytes in a group of processes, and hold it until it is loaded,
+        or the next comes; it `keeps` the group or leaves it.
+
+        Raises `EngineError` when the group is broken.
+        """
+        await self._call(
+            "receive",
+            meeting=asdict(meeting),
+            size_bytes=size_bytes,
+            bucket_bytes=bucket_bytes,
+            keeps=keeps,
+        )
+
+    async def load_received(self, name: str, version: int) -> None:
+        """Take as new weights what came in the group of that name."""
+        await self._call("load", received=name, to=version)
+
+    async def ping(self) -> None:
+        """Return as soon as it has said something. Raises `EngineLost` when it is gone."""
+        await self._call("ping")
 
     async def close(self) -> None:
         """End every request as aborted and let the server go. Idempotent."""

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Both sides speak the same one, or not at all."""
 MAX_HEAD_BYTES = 2**26
 _LENGTHS = struct.Struct("<IQ")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights
@@ -15,6 +15,7 @@ from agentrl.sync.proof import Proof, Verdict, complaint, next_move
 _numbers = count(1)
 
 
+@runtime_checkable
 class Taking(Protocol):
     """The part of what serves an engine that takes weights; see `replaced.Served`."""
 

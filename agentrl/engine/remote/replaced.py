@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
+from torch import Tensor
+
 from agentrl.closing import Closing
 from agentrl.engine.remote.client import RemoteEngine
-from agentrl.engine.remote.proving import Versioned, take
+from agentrl.engine.remote.proving import Taking, Versioned, take
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.remote.spreading import Spread, Spreader
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
@@ -71,6 +74,8 @@ class ReplacedEngine(Closing):
         self._waiting: dict[str, asyncio.Future[None]] = {}
         """Requests that wait for a replacement."""
         self._open = True
+        self.spreader: Spreader | None = None
+        """Where weights come from by broadcast; without one the engine reads them itself."""
 
     @abstractmethod
     async def start(self) -> Served:
@@ -94,6 +99,11 @@ class ReplacedEngine(Closing):
     def served(self) -> Served | None:
         """Return what serves the engine, or None while there is none."""
         return self._served
+
+    @property
+    def reached(self) -> RemoteEngine | None:
+        """Return the engine as it can be asked now, or None."""
+        return None if (served := self._alive()) is None else served.engine
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
@@ -164,9 +174,9 @@ class ReplacedEngine(Closing):
         """Have the engine take weights, or its replacement if it dies over it or is given up."""
         try:
             if self._paused:
-                await served.load(new.weights, new.version)
+                await self._taking(served).load(new.weights, new.version)
             else:
-                await take(served, new, good, went_back=self._count)
+                await take(self._taking(served), new, good, went_back=self._count)
         except WeightsUnproven:
             self._condemned = served
             if self._restarts_left == 0:
@@ -177,6 +187,9 @@ class ReplacedEngine(Closing):
         else:
             return
         await self._ready()
+
+    def _taking(self, served: Served) -> Taking:
+        return served if self.spreader is None else Spread(served, self.spreader)
 
     def _count(self) -> None:
         self._went_back += 1
@@ -248,7 +261,7 @@ class ReplacedEngine(Closing):
         served = await self.start()
         try:
             if self._held is not None:
-                await take(served, self._held, None)
+                await take(self._taking(served), self._held, None)
             if self._paused:
                 await served.engine.pause()
         except BaseException:
@@ -261,22 +274,36 @@ class Replicas(Router, Closing):
     """Several engines that are replaced when they die, as one: a `Router` that copies weights
     once."""
 
-    def __init__(self, engines: Sequence[ReplacedEngine]) -> None:
-        """Take at least one engine, which this owns."""
+    def __init__(self, engines: Sequence[ReplacedEngine], spreader: Spreader | None = None) -> None:
+        """Take at least one engine, which this owns, and what sends them weights by broadcast."""
         super().__init__(engines)
         self._replaced = tuple(engines)
+        self._spreader = spreader
+        for engine in self._replaced:
+            engine.spreader = spreader
 
     async def load(self, weights: Any, version: int) -> None:
         """Load every engine; their caches are gone, and trajectories find new homes."""
         await super().load(await self.prepare(weights), version)
 
     async def prepare(self, weights: Any) -> Any:
-        """Return a copy of the weights, which all engines are given."""
-        return await in_thread(shared, weights)
+        """Return a copy of the weights, which all engines are given, or have when it returns: by
+        broadcast they come to all at once, and wait there to be loaded."""
+        if self._spreader is None or not isinstance(weights, Mapping):
+            return await in_thread(shared, weights)
+        reached = [engine.reached for engine in self._replaced]
+        found: Mapping[str, Tensor] = weights
+        return await self._spreader.spread(found, [engine for engine in reached if engine])
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Return what the weights say of tokens, asked where their trajectory is at home."""
         return await self._replaced[self.best(request.id, len(request.prompt))].score(request)
+
+    async def close(self) -> None:
+        """Close every engine. Idempotent."""
+        await super().close()
+        if self._spreader is not None:
+            await self._spreader.close()
 
     async def __aenter__(self) -> Self:
         try:

@@ -29,6 +29,8 @@ from agentrl.engine.remote.frames import (
     read_frame,
     write_frame,
 )
+from agentrl.engine.remote.receiving import Received, Receiver
+from agentrl.engine.remote.shared_weights import MemoryFile
 from agentrl.engine.remote.wire import (
     completion_frame,
     read_request,
@@ -39,6 +41,7 @@ from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
 from agentrl.sync.adapters import MARK, Adapted, Base, unpacked
+from agentrl.sync.meeting import Meeting
 from agentrl.sync.stream import header_of
 from agentrl.thread import in_thread
 
@@ -66,6 +69,7 @@ class EngineServer(Closing):
         self._turn = asyncio.Lock()
         self.base: Base | None = None
         """What adapters are added to, if any are sent; it stays when a client goes."""
+        self._receiver = Receiver()
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections from now on, and return the port (which a `port` of 0 leaves open)."""
@@ -92,6 +96,7 @@ class EngineServer(Closing):
             await asyncio.wait(self._serving)
         if self._server is not None:
             await self._server.wait_closed()
+        self._receiver.close()
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self.serve(reader, writer), name="agentrl-engine-client")
@@ -114,6 +119,11 @@ class EngineServer(Closing):
     def silence_s(self) -> float:
         """Return after how long a client that says nothing is taken for dead."""
         return self._silence_s
+
+    @property
+    def receiver(self) -> Receiver:
+        """Return what takes weights that are broadcast."""
+        return self._receiver
 
     @property
     def turn(self) -> asyncio.Lock:
@@ -139,6 +149,7 @@ class _Connection:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._pieces = bytearray()
         """Weights, as far as they have come."""
+        self._received: Received | None = None
         self._names: dict[int, str] = {}
         self._do: dict[str, Callable[[Frame], Awaitable[Frame]]] = {
             "generate": self._generate,
@@ -148,6 +159,7 @@ class _Connection:
             "resume": self._resume,
             "piece": self._piece,
             "lay": self._lay,
+            "receive": self._receive,
             "load": self._load,
             "ping": self._ping,
         }
@@ -261,8 +273,20 @@ class _Connection:
         self._pieces += frame.body
         return Frame({})
 
+    async def _receive(self, frame: Frame) -> Frame:
+        self._received = None  # before the next one is made room for
+        self._received = await self._server.receiver.receive(
+            Meeting(**frame.head["meeting"]),
+            size_bytes=frame.head["size_bytes"],
+            bucket_bytes=frame.head["bucket_bytes"],
+            keeps=frame.head["keeps"],
+        )
+        return Frame({})
+
     async def _lay(self, frame: Frame) -> Frame:
-        weights = await in_thread(_read, self._given(frame))
+        given = self._given(frame)
+        place = given.path if isinstance(given, MemoryFile) else given
+        weights = await in_thread(_read, place)
         async with self._server.turn:
             self._server.base = Base(weights, frame.head["base"])
         return Frame({})
@@ -270,15 +294,21 @@ class _Connection:
     async def _load(self, frame: Frame) -> Frame:
         given = self._given(frame)
         async with self._server.turn:
-            weights = await in_thread(_over, self._server.base, given)
+            place = given.path if isinstance(given, MemoryFile) else given
+            weights = await in_thread(_over, self._server.base, place)
             await self._engine.load(weights, frame.head["to"])
             if not isinstance(weights, Adapted):
                 # Nobody sends adapters of it any more.
                 self._server.base = None
         return Frame({})
 
-    def _given(self, frame: Frame) -> Path | bytes:
+    def _given(self, frame: Frame) -> Path | bytes | MemoryFile:
         """Return where weights are, or those that have come."""
+        if (name := frame.head.get("received")) is not None:
+            received, self._received = self._received, None
+            if received is None or received.name != name:
+                raise ValueError(f"no weights have come in {name!r}; send them before")
+            return received.file
         if (path := frame.head["path"]) is not None:
             return Path(path)
         sent, self._pieces = bytes(self._pieces), bytearray()

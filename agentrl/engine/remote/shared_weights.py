@@ -16,26 +16,44 @@ from agentrl.sync.proof import Proof, Provable
 from agentrl.sync.stream import write_safetensors
 
 
-class SharedBase:
-    """A base of adapters as a file of safetensors that has no name on any disk."""
+class MemoryFile:
+    """A file of safetensors that has no name on any disk, and goes with this object."""
+
+    def __init__(self) -> None:
+        """Make an empty one."""
+        self.descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
+        """Where processes of the same user find it, while this object lives."""
+        self.size_bytes = 0
+
+    def write(self, weights: Mapping[str, Tensor], said: Mapping[str, str] | None = None) -> None:
+        """Write weights into it, while it is empty; see `write_safetensors`."""
+        with os.fdopen(self.descriptor, "wb", closefd=False) as file:
+            self.size_bytes = write_safetensors(file, weights, said=said)
+
+
+class SharedBase(MemoryFile):
+    """A base of adapters."""
 
     def __init__(self, base: Base) -> None:
         """Copy the base; the copy goes with this object."""
+        super().__init__()
         self.id = base.id
-        self.path, self.size_bytes = _shared_file(self, base.weights)
+        self.write(base.weights)
 
 
-class SharedWeights:
-    """A state dict as such a file; of one with adapters, the adapters alone, over `base`."""
+class SharedWeights(MemoryFile):
+    """A state dict; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         """Copy the weights; the copy goes with this object. A base is copied the first time, and
         stays as long as there is the `Base` or anything that was shared over it."""
+        super().__init__()
         adapted = adapted_in(weights)
         tensors, said = (weights, {}) if adapted is None else packed(adapted)
         self.base = None if adapted is None else _shared_base(adapted.base)
-        self.path, self.size_bytes = _shared_file(self, tensors, said)
-        """`path` is where processes of the same user find it, while this object lives."""
+        self.write(tensors, said)
         self.proof: Proof | None = weights.proof if isinstance(weights, Provable) else None
         """What who has taken them is asked."""
 
@@ -49,17 +67,6 @@ def _shared_base(base: Base) -> SharedBase:
         if base not in _BASES:
             _BASES[base] = SharedBase(base)
         return _BASES[base]
-
-
-def _shared_file(
-    owner: object, weights: Mapping[str, Tensor], said: Mapping[str, str] | None = None
-) -> tuple[Path, int]:
-    """Return where a copy of the weights is, and its bytes; it goes with its owner."""
-    descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
-    weakref.finalize(owner, os.close, descriptor)
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        size_bytes = write_safetensors(file, weights, said=said)
-    return Path(f"/proc/{os.getpid()}/fd/{descriptor}"), size_bytes
 
 
 def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":

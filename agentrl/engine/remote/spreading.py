@@ -1,0 +1,241 @@
+"""Weights from the trainer to engines by broadcast, and what to do when an engine is lost over it.
+
+    Spreader     the trainer's end: a group with all engines, kept from version to version
+    Spread       what serves one engine, which takes its weights by broadcast
+
+Whatever arrives is a whole file in the memory of the engine's process before the engine loads it,
+so that no request sees half of the weights.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from agentrl.engine.remote.client import LOOPBACK, RemoteEngine
+from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
+from agentrl.errors import EngineError
+from agentrl.sync.buckets import ByteRow
+from agentrl.sync.meeting import Backend, Group, Meeting, store_at
+from agentrl.thread import in_thread
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    from agentrl.engine.remote.proving import Taking
+
+TRIES = 2
+"""How often the same engines are tried: a connection may break and nobody have died."""
+
+
+class Spreader:
+    """Sends weights. Owned by the engines of a run; all calls belong to one event loop.
+
+    All engines are given new weights at once, over `backend`, while the trainer waits. What one of
+    them needs alone (a replacement, one that goes back) comes over Gloo from the copy in this
+    machine's memory: the trainer may be at its next step, and its GPU is its own then.
+    """
+
+    def __init__(self, *, backend: Backend, bucket_bytes: int, deadline_s: float) -> None:
+        """Groups are formed when there is something to send."""
+        self._backend: Backend = backend
+        self._bucket_bytes = bucket_bytes
+        self._deadline_s = deadline_s
+        self._token = secrets.token_hex(8)
+        self._generations = count(1)
+        self._stores: dict[str, TCPStore] = {}
+        self._kept: tuple[tuple[RemoteEngine, ...], Group] | None = None
+        self._arrived: dict[RemoteEngine, tuple[SharedWeights, str]] = {}
+        self._turn = asyncio.Lock()
+        self.groups = 0
+        """How many have been formed."""
+
+    async def spread(
+        self, weights: Mapping[str, Tensor], engines: Sequence[RemoteEngine]
+    ) -> SharedWeights:
+        """Send weights to all engines at once, and return a copy of them, made meanwhile.
+
+        An engine that dies over it is left out, and the others are sent the weights again. Raises
+        `EngineError` when they all live and it fails nevertheless.
+        """
+        async with self._turn:
+            copying = asyncio.create_task(in_thread(SharedWeights, weights))
+            try:
+                self._arrived.clear()
+                row = await in_thread(ByteRow.of_weights, weights)
+                reached, name = await self._sent(row, tuple(engines), self._backend, keeps=True)
+                copy = await copying
+            finally:
+                copying.cancel()
+            self._arrived = dict.fromkeys(reached, (copy, name))
+            return copy
+
+    async def load(self, engine: RemoteEngine, weights: Path | SharedWeights, version: int) -> None:
+        """Have one engine take weights, which are sent unless they have arrived; a path is read by
+        the engine. Raises as `RemoteEngine.load` does."""
+        if isinstance(weights, Path):
+            await engine.load(weights, version)
+            return
+        arrived, name = self._arrived.pop(engine, (None, ""))
+        if arrived is not weights:
+            row = await in_thread(ByteRow.of_file, weights.path)
+            _, name = await self._sent(row, (engine,), "gloo", keeps=False)
+        if (base := missing_base(weights, engine)) is not None:
+            await engine.send_base(base.path, base.id)
+        await engine.load_received(name, version)
+
+    async def close(self) -> None:
+        """Break up the groups, and let the stores go at which they were formed. Idempotent."""
+        self._arrived.clear()
+        self._forget()
+        self._stores.clear()
+
+    async def _sent(
+        self, row: ByteRow, engines: tuple[RemoteEngine, ...], backend: Backend, *, keeps: bool
+    ) -> tuple[tuple[RemoteEngine, ...], str]:
+        """Return which engines have a row of bytes in the end, and the name of their group."""
+        tries = 0
+        while engines:
+            try:
+                return engines, await self._once(row, engines, backend, keeps=keeps)
+            except EngineError:
+                lives = await asyncio.gather(*(_lives(engine) for engine in engines))
+                left = tuple(e for e, is_alive in zip(engines, lives, strict=True) if is_alive)
+                tries = 0 if len(left) < len(engines) else tries + 1
+                if tries == TRIES or not left:
+                    raise
+                engines = left
+        return (), ""
+
+    async def _once(
+        self, row: ByteRow, engines: tuple[RemoteEngine, ...], backend: Backend, *, keeps: bool
+    ) -> str:
+        """Send to these engines, all or none, and return the name of the group."""
+        kept = self._kept
+        if keeps and kept is not None and kept[0] == engines:
+            group, meetings = kept[1], _asked(kept[1].meeting, engines)
+        else:
+            if keeps:
+                self._forget()
+            group, meetings = None, await self._meetings(engines, backend)
+        stop = threading.Event()
+        sending = asyncio.create_task(in_thread(self._send, row, meetings[0], group, stop))
+        receiving = [
+            asyncio.create_task(
+                engine.receive(
+                    meeting,
+                    size_bytes=row.size_bytes,
+                    bucket_bytes=self._bucket_bytes,
+                    keeps=keeps,
+                )
+            )
+            for engine, meeting in zip(engines, meetings[1:], strict=True)
+        ]
+        everybody = [sending, *receiving]
+        try:
+            ended, _ = await asyncio.wait(everybody, return_when=asyncio.FIRST_EXCEPTION)
+            for task in ended:
+                await task
+        except BaseException:
+            if group is not None:
+                self._kept = None
+            raise
+        finally:
+            # Whoever still waits for somebody who will not come is let go.
+            stop.set()
+            for task in everybody:
+                task.cancel()
+            await asyncio.wait(everybody)
+        group = sending.result()
+        if keeps:
+            self._kept = engines, group
+        else:
+            group.close()
+        return meetings[0].name
+
+    def _send(
+        self, row: ByteRow, meeting: Meeting, group: Group | None, stop: threading.Event
+    ) -> Group:
+        if group is None:
+            group = Group.join(meeting, stop, self._stores[meeting.host])
+            self.groups += 1
+        try:
+            group.send(row, bucket_bytes=self._bucket_bytes, stop=stop)
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    async def _meetings(self, engines: tuple[RemoteEngine, ...], backend: Backend) -> list[Meeting]:
+        """Return what every rank of a new group is told, this one first."""
+        host = next((h for h in (e.ends[0] for e in engines) if not _is_loopback(h)), LOOPBACK)
+        if host not in self._stores:
+            self._stores[host] = await in_thread(store_at, host, deadline_s=self._deadline_s)
+        first = Meeting(
+            name=f"{self._token}/{next(self._generations)}",
+            host=host,
+            port=self._stores[host].port,
+            rank=0,
+            size=len(engines) + 1,
+            address=host,
+            backend=backend,
+            deadline_s=self._deadline_s,
+        )
+        return _asked(first, engines)
+
+    def _forget(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept[1].close()
+
+
+class Spread:
+    """What serves one engine, which takes weights from a spreader. For one load."""
+
+    def __init__(self, served: "Taking", spreader: Spreader) -> None:
+        self._served = served
+        self._spreader = spreader
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in errors."""
+        return self._served.name
+
+    @property
+    def engine(self) -> RemoteEngine:
+        """Return the engine, as it is seen from here."""
+        return self._served.engine
+
+    async def load(self, weights: Path | SharedWeights, version: int) -> None:
+        """Have the engine take weights; see `Spreader.load`."""
+        await self._spreader.load(self.engine, weights, version)
+
+
+def _asked(first: Meeting, engines: Sequence[RemoteEngine]) -> list[Meeting]:
+    """Return what every rank is told, given what the first one is."""
+    there = (engine.ends[1] for engine in engines)
+    # Who is reached over the loopback is on this machine.
+    addresses = (first.address if _is_loopback(address) else address for address in there)
+    others = (
+        replace(first, rank=rank, address=address) for rank, address in enumerate(addresses, 1)
+    )
+    return [first, *others]
+
+
+def _is_loopback(address: str) -> bool:
+    return ip_address(address.partition("%")[0]).is_loopback
+
+
+async def _lives(engine: RemoteEngine) -> bool:
+    try:
+        await engine.ping()
+    except EngineError:
+        return False
+    return True
