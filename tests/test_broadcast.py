@@ -1,4 +1,9 @@
-"""Weights by broadcast: rows of bytes, groups that form and break, engines killed in the middle."""
+"""Weights by broadcast: rows of bytes, groups that form and break, engines killed in the middle.
+
+Mutants seen caught: the last bucket is as long as the others; who waits for a bucket does not look
+whether it is to stop; the group of all is left and that of two kept; it is left for one of two;
+what has arrived is loaded for other weights.
+"""
 
 import asyncio
 import os
@@ -251,6 +256,9 @@ async def test_all_engines_have_them_before_any_loads_them_and_the_group_is_kept
         copy = await sends.spread(times(3), away.remotes)
         await sends.load(away.remotes[1], copy, 3)
         assert (away.has(1), sends.groups) == ((3, True), 2)
+        # What has arrived there is of another version than what it is to load.
+        await sends.load(away.remotes[2], older, 1)
+        assert away.has(2) == (1, True)
         await sends.close()
 
 
