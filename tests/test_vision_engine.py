@@ -339,3 +339,16 @@ async def test_greedy_looks_at_the_image() -> None:
             done = await engine.generate(asked(tokens, spans, sampling=greedy))
             said.add(done.token_ids)
     assert len(said) > 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_blank_picture_is_as_large_as_one_gets(family: str) -> None:
+    images = processor(family)
+    seen = [picture(n, *size) for n, size in enumerate(((9, 9), (80, 60), (300, 40), (900, 900)))]
+    assert max(map(images.tokens, seen)) == images.most_tokens
+    for tokens in range(1, images.most_tokens + 1):
+        blank = images.blank(tokens)
+        _, height, width = blank.grid
+        assert blank.values.shape == (height * width, images.patches(seen[0]).values.shape[1])
+        assert tokens - height // 2 < height * width // 4 <= tokens
+        assert height <= width <= height + 4

@@ -110,12 +110,10 @@ class _Processor:
         """Return a prompt that shows so many blank images, each as large as one gets."""
         info = self.info
         most = info.get_mm_max_tokens_per_item(info.ctx.model_config.max_model_len, mm_counts)
-        blank = info.images.blank(most[_IMAGE])
-        count = mm_counts.get(_IMAGE, 0)
-        length = most[_IMAGE]
+        count, length = mm_counts.get(_IMAGE, 0), most[_IMAGE]
         return mm_input(
             [info.images.token_id] * (length * count),
-            MultiModalKwargsItems({_IMAGE: [_item(blank)] * count}),
+            MultiModalKwargsItems({_IMAGE: [_item(info.images.blank(length))] * count}),
             {_IMAGE: ["blank"] * count},
             {_IMAGE: [PlaceholderRange(n * length, length) for n in range(count)]},
         )
