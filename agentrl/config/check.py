@@ -150,6 +150,11 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "engine.addresses names engines and engine.key_file no key; they serve nobody without "
             "one: set it to the file that they were started with"
         )
+    if engine.vllm.adapters == "native" and config.learn.lora is None:
+        yield (
+            "engine.vllm.adapters is native and learn.lora is not set, so there are none; leave it "
+            "out, or set learn.lora"
+        )
     if engine.probe is not None and not count:
         yield (
             "engine.probe is set and the engine is in this process, which copies the trainer's "

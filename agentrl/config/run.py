@@ -120,6 +120,8 @@ class VllmSection(Section):
     """Whether keys are kept across turns and shared between samples of a prompt."""
     eager: bool = False
     """Whether to go without CUDA graphs; on a CPU it always does."""
+    adapters: Literal["merged", "native"] = "merged"
+    """What becomes of `learn.lora` in vLLM: added to its weights, or kept apart as its own."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.policy import PolicyEngine
@@ -38,8 +38,17 @@ def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineRecipe:
         dtype=config.policy.dtype,
         device=device,
         threads=config.run.threads,
-        vllm=section.vllm.model_dump() if section.kind == "vllm" else {},
+        vllm=_vllm_of(config) if section.kind == "vllm" else {},
     )
+
+
+def _vllm_of(config: "RunConfig") -> dict[str, Any]:
+    """Return the further fields of `VllmSettings`."""
+    section, lora = config.engine.vllm, config.learn.lora
+    told = section.model_dump(exclude={"adapters"})
+    if section.adapters == "native" and lora is not None:
+        told["adapter_rank"] = lora.rank
+    return told
 
 
 def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:

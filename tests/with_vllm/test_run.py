@@ -30,8 +30,13 @@ def run(folder: Path, kind: str, changes: dict[str, Any]) -> RunResult:
     return train(config, {"engine.kind": kind, **SIZES, **changes})
 
 
+ADAPTERS = {"learn.lora": {"rank": 4}}
+
+
 @pytest.mark.parametrize(
-    "learn", [{}, {"learn.lora": {"rank": 4}}], ids=["all weights", "adapters, merged"]
+    "learn",
+    [{}, ADAPTERS, {**ADAPTERS, "engine.vllm.adapters": "native"}],
+    ids=["all weights", "adapters, merged", "adapters, native"],
 )
 def test_a_run_is_that_of_the_local_engine(tmp_path: Path, learn: dict[str, Any]) -> None:
     found = {kind: run(tmp_path / kind, kind, learn) for kind in ("local", "vllm")}

@@ -1,20 +1,22 @@
 """vLLM itself, in this process, one step at a time. One thread at a time may call it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentrl.engine.flight import Flight
 from agentrl.engine.sampling import Pick
 from agentrl.engine.scoring import ScoreFlight
-from agentrl.engine.vllm import scores
+from agentrl.engine.vllm import adapters, scores
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError
+from agentrl.sync.adapters import Adapter, adapted_in
 from agentrl.vision.processor import ImageProcessor, load_processor
 
 # Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
@@ -71,6 +73,12 @@ class Core:
         self._draws = draws
         self.images = _ready_to_see(str(settings.model), images)
         """What cuts up images; None where the model takes none."""
+        rank = settings.adapter_rank
+        if rank and self.images is not None:
+            raise ConfigError(
+                "engine.vllm.adapters is native, and the policy sees: nobody has shown yet that "
+                "vLLM computes adapters right beside images; set it to merged"
+            )
         cpu = not torch.cuda.is_available()
         arguments: dict[str, Any] = {
             "model": str(settings.model),
@@ -90,6 +98,7 @@ class Core:
             "seed": 0,
             # Patches are kept by what cuts images up, and vLLM need not know what it had before.
             "mm_processor_cache_gb": 0,
+            **(adapters.arguments(str(settings.model), rank) if rank else {}),
             **({"distributed_executor_backend": "uni"} if cpu else {}),
             **settings.options,
         }
@@ -102,6 +111,10 @@ class Core:
         self.vocabulary = int(config.get_vocab_size())
         self._version = 0
         self._added: set[str] = set()
+        self._adapter = adapters.request() if rank else None
+        self._base: str | None = None
+        """Whose adapters there are."""
+        self._put_adapters({})
         watched = self._engine.collective_rpc(scores.watch, args=(lambda: self._version,))
         self.scores = all(watched)
         """Whether this vLLM can be asked for scores."""
@@ -137,7 +150,7 @@ class Core:
             from agentrl.engine.vllm import vision
 
             prompt = vision.prompt_of(flight.context, flight.request.images, self.images)
-        self._engine.add_request(name, prompt, params)
+        self._engine.add_request(name, prompt, params, lora_request=self._adapter)
 
     def drop(self, names: Sequence[str]) -> None:
         """Forget requests, whatever they are doing."""
@@ -179,16 +192,31 @@ class Core:
     def load(self, weights: Weights) -> None:
         """Take new weights in place, and forget every cached key and what was seen.
 
-        Requests go on: what they have is computed again.
+        Requests go on: what they have is computed again. Of weights with adapters, the base is
+        taken the first time only, where vLLM has adapters of its own; else they are merged.
         """
-        rpc = self._engine.collective_rpc
-        rpc("reload_weights", kwargs={"weights_iterator": [*read_weights(weights).items()]})
-        rpc(_repack_head)
+        state = read_weights(weights)
+        adapted = adapted_in(state) if self._adapter is not None else None
+        if adapted is None or adapted.base.id != self._base:
+            self._base = None
+            self._put(state if adapted is None else adapted.base.weights)
+        self._put_adapters({} if adapted is None else adapted.adapters)
+        self._base = None if adapted is None else adapted.base.id
         self._engine.reset_prefix_cache(reset_running_requests=True)
         if self.images is not None:
             self._engine.reset_encoder_cache()
         for name in self._added & scores.FLIGHTS.keys():
             scores.FLIGHTS[name].begin_again()
+
+    def _put(self, state: Mapping[str, Tensor]) -> None:
+        rpc = self._engine.collective_rpc
+        # One after the other, since merging makes each anew.
+        rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
+        rpc(_repack_head)
+
+    def _put_adapters(self, found: Mapping[str, Adapter]) -> None:
+        if self._adapter is not None:
+            self._engine.collective_rpc(adapters.put, args=(found,))
 
     def close(self) -> None:
         """Release the model."""

@@ -32,6 +32,8 @@ class VllmSettings:
     prefix_cache: bool = True
     prefill_tokens: int | None = None
     """At most so many tokens of prompts and samples in one step; vLLM's own choice unless set."""
+    adapter_rank: int | None = None
+    """Room for vLLM's own adapters, of up to this rank; None merges adapters into the weights."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 

@@ -1,0 +1,196 @@
+"""What an update of adapters costs an engine in a process of its own, beside one of whole weights.
+
+The model is a random 75 M Qwen3 (float32) with adapters of rank 16 at all linear layers, as
+`learn.lora` makes them; one thread each. An update is new adapters from the trainer's process to
+the answer with the first token under them, after a prompt of 64.
+
+- *whole*: the trainer merges, and all weights are copied and loaded, as before adapters travelled
+  alone.
+- *adapters*: only they are copied; the engine merges them from its base.
+- *native*: only they are copied, and vLLM computes them apart (`engine.vllm.adapters`).
+
+The first update, in which the base goes over, is not in these figures: it is in every run's set-up.
+Before anything is timed, log-probs after an update are compared with a plain forward pass. vLLM is
+that of `--vllm-python`; without one its rows are missing, and a note says so.
+"""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.engine.recipe import EngineRecipe
+from agentrl.engine.remote import ProcessEngine
+from agentrl.engine.remote.shared_weights import SharedWeights
+from agentrl.policy import GenerateRequest
+from agentrl.sync.adapters import Adapted, Adapter, Base
+from benchmarks.harness import Benchmark, Contender, Run, parser
+
+VOCABULARY = 8192
+RANK = 16
+UPDATES = 8
+TOLERANCE_NATS = 1e-3
+VLLM_PYTHON = Path(".bench/vllm/bin/python")
+THREADS = {"OMP_NUM_THREADS": "1"}
+Kind = Literal["local, whole", "local, adapters", "vLLM, whole", "vLLM, adapters", "vLLM, native"]
+KINDS: tuple[Kind, ...] = (
+    "local, whole",
+    "local, adapters",
+    "vLLM, whole",
+    "vLLM, adapters",
+    "vLLM, native",
+)
+
+
+def policy() -> PreTrainedModel:
+    """Return the model, the same in every process."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=768,
+        intermediate_size=2304,
+        num_hidden_layers=10,
+        num_attention_heads=12,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+def update(base: Base, number: int) -> Adapted:
+    """Return the base with the adapters of an update."""
+    made = torch.Generator().manual_seed(number)
+
+    def noise(*shape: int) -> Tensor:
+        return 0.02 * torch.randn(*shape, generator=made)
+
+    chosen = {n: v for n, v in base.weights.items() if n.endswith("_proj.weight")}
+    return Adapted(
+        base,
+        {
+            name: Adapter(noise(RANK, weight.shape[1]), noise(weight.shape[0], RANK), scale=2.0)
+            for name, weight in chosen.items()
+        },
+    )
+
+
+def engine(kind: Kind, folder: Path, python: str) -> ProcessEngine:
+    """Return an engine that has not begun."""
+    recipe = EngineRecipe(
+        kind="vllm" if kind.startswith("vLLM") else "local",
+        folder=str(folder),
+        slots=8,
+        context_tokens=128,
+        vllm={"adapter_rank": RANK} if kind.endswith("native") else {},
+    )
+    return ProcessEngine(recipe, python=python if recipe.kind == "vllm" else sys.executable)
+
+
+def given(kind: Kind, weights: Adapted) -> Mapping[str, Tensor]:
+    """Return an update as an engine of a kind is given it."""
+    return dict(weights) if kind.endswith("whole") else weights
+
+
+def request(number: int) -> GenerateRequest:
+    """Return what asks for one token."""
+    prompt = torch.randint(VOCABULARY, (64,), generator=torch.Generator().manual_seed(number))
+    return GenerateRequest(
+        id=str(number), prompt=tuple(prompt.tolist()), max_new_tokens=1, seed=number
+    )
+
+
+def set_up(kind: Kind, folder: Path, python: str) -> Run:
+    """Get ready to update an engine that has had its first update; the work is updates."""
+    torch.set_num_threads(1)
+    runner, served = asyncio.Runner(), engine(kind, folder, python)
+    base = Base({name: value.detach() for name, value in policy().state_dict().items()})
+    updates = [update(base, number) for number in range(UPDATES + 1)]
+
+    async def take(number: int) -> None:
+        await served.load(given(kind, updates[number]), number)
+        await served.generate(request(number))
+
+    runner.run(take(0))
+
+    def run() -> float:
+        for number in range(1, UPDATES + 1):
+            runner.run(take(number))
+        return UPDATES
+
+    return run
+
+
+async def gap_nats(kind: Kind, folder: Path, python: str) -> float:
+    """Return how far the log-prob of a token is from a plain forward pass, after two updates."""
+    model = policy()
+    base = Base({name: value.detach().clone() for name, value in model.state_dict().items()})
+    async with engine(kind, folder, python) as served:
+        for number in (1, 2):
+            await served.load(given(kind, update(base, number)), number)
+        asked = request(0)
+        got = await served.generate(asked)
+    model.load_state_dict(dict(update(base, 2)))
+    with torch.inference_mode():
+        logprobs = model(torch.tensor([asked.prompt])).logits[0, -1].log_softmax(-1)
+    return abs(float(logprobs[got.token_ids[0]]) - got.logprobs[0])
+
+
+def main() -> None:
+    """Check, measure and print."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--vllm-python", default=str(VLLM_PYTHON), metavar="FILE")
+    asked = arguments.parse_args()
+    bench = Benchmark.from_arguments("adapters", asked)
+    kinds: list[Kind] = list(KINDS)
+    ran = Path(asked.vllm_python).exists() and subprocess.run(
+        [asked.vllm_python, "-c", "import vllm"], capture_output=True, check=False
+    )
+    if not ran or ran.returncode:
+        kinds = [kind for kind in KINDS if not kind.startswith("vLLM")]
+        bench.notes.append(f"{asked.vllm_python} has no vLLM: its rows are missing")
+    base = Base({name: value.detach() for name, value in policy().state_dict().items()})
+    for name in ("whole", "adapters"):
+        shared = SharedWeights(given("local, " + name, update(base, 0)))  # pyright: ignore[reportArgumentType]
+        bench.row(f"bytes of an update, {name}", shared.size_bytes / 1e6, unit="MB")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        policy().save_pretrained(folder)
+        train_tokenizer(["nobody reads what is sampled here"], vocab_size=300, folder=folder)
+        for kind in kinds:
+            gap = asyncio.run(gap_nats(kind, folder, asked.vllm_python))
+            bench.row(
+                f"log-prob error, {kind}", gap, unit="nats", goal=TOLERANCE_NATS, better="lower"
+            )
+            if gap > TOLERANCE_NATS:
+                raise SystemExit(f"{kind}: log-probs differ by {gap} nats; nothing is measured")
+        runs = bench.compare(
+            {
+                kind: Contender(
+                    set_up=partial(set_up, kind, folder, asked.vllm_python),
+                    own_process=True,
+                    environ=THREADS,
+                )
+                for kind in kinds
+            }
+        )
+    for kind in kinds:
+        bench.cost(f"update, {kind}", runs[kind], unit="ms", by="wall")
+        bench.cost(f"update, {kind}, CPU", runs[kind], unit="ms")
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
