@@ -27,7 +27,9 @@ from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.remote.spreading import Spreader
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest
+from agentrl.sync.adapters import Adapted
 from agentrl.testing.engine import check_engine
+from tests.adapters import adapted, base_of
 from tests.conftest import child_commands
 from tests.engine_models import VOCABULARY, prompt_of, shared, tiny
 
@@ -87,11 +89,17 @@ async def of_each(replicas: Any, number: int) -> list[Completion]:
     return await asyncio.gather(*(ask(engine) for engine in replicas.engines))
 
 
-async def told_here(weights: int, version: int, number: int) -> Completion:
-    async with LocalEngine(
-        tiny("qwen3", weights), slots=1, context_tokens=CONTEXT_TOKENS, version=version
-    ) as local:
+async def told_here(weights: int | Adapted, version: int, number: int) -> Completion:
+    """Return what a model of this seed, or the first one with such weights, says here."""
+    model = tiny("qwen3", weights) if isinstance(weights, int) else tiny("qwen3")
+    async with LocalEngine(model, slots=1, context_tokens=CONTEXT_TOKENS, version=version) as local:
+        if isinstance(weights, Adapted):
+            await local.load(weights, version)
         return await local.generate(request(number))
+
+
+def remote_of(engine: Any) -> Any:
+    return served(engine).engine
 
 
 async def test_engines_on_two_machines_die_move_and_keep_their_weights(
@@ -139,7 +147,15 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
             assert served(there).opened.node not in (gone, served(here).opened.node)
             await replicas.load(tiny("qwen3", 2).state_dict(), 6)
             assert await of_each(replicas, 5) == [await told_here(2, 6, 5)] * 2
-            assert replicas.version == 6
+
+            # Of adapters the base goes over once, to each engine.
+            base = base_of(tiny("qwen3", 3))
+            for version in (7, 8):
+                await replicas.load(adapted(base, version), version)
+                told = await told_here(adapted(base, version), version, 6)
+                assert await of_each(replicas, 6) == [told] * 2
+            assert [engine.base for engine in map(remote_of, replicas.engines)] == [base.id] * 2
+            assert replicas.version == 8
         assert ray.is_initialized(), "what was there before is left as it was"
         assert {room["state"] for room in rooms()} == {"REMOVED"}, "the room is given back"
     finally:

@@ -20,10 +20,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.config.check import RULES
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.lora import LoraSection
-from agentrl.config.run import ProbeSection
+from agentrl.config.run import ProbeSection, RunConfig
 from agentrl.engine.local import LocalEngine
+from agentrl.engine.opening import recipe_of
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import AddressEngine, EngineServer, ProcessEngine, Replicas, connect
 from agentrl.engine.remote import address as address_module
@@ -31,6 +33,7 @@ from agentrl.engine.remote import client as client_module
 from agentrl.engine.remote.client import RemoteEngine, to_safetensors
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import read_weights
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt, adapted
@@ -56,9 +59,13 @@ def moved(model: PreTrainedModel, *, seed: int, size: float = 0.05) -> None:
                 parameter.copy_(size * torch.randn_like(parameter))
 
 
-def trainer_of(model: PreTrainedModel, *, seed: int | None = 1, **lora: Any) -> Trainer:
+def trainer_of(
+    model: PreTrainedModel, *, seed: int | None = 1, precision: str = "float32", **lora: Any
+) -> Trainer:
     """Return a trainer with adapters, which have been moved unless there is no seed."""
-    section = LearnSection.model_validate({"lora": {"rank": 4, "alpha": 6.0, **lora}})
+    section = LearnSection.model_validate(
+        {"lora": {"rank": 4, "alpha": 6.0, **lora}, "precision": precision}
+    )
     trainer = Trainer(model, section, seed=0)
     if seed is not None:
         moved(trainer.model, seed=seed)
@@ -115,7 +122,7 @@ def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
         st.just("all-linear"),
         st.lists(st.sampled_from(LAST_PARTS), min_size=1, unique=True).map(tuple),
     ),
-    bfloat16=st.booleans(),
+    precision=st.sampled_from(["float32", "bfloat16"]),
     way=st.sampled_from(["shared", "file", "bytes"]),
     updates=st.integers(1, 4),
 )
@@ -124,16 +131,16 @@ def test_what_an_engine_merges_is_what_the_trainer_merges_to_the_last_bit(
     rank: int,
     alpha: float,
     targets: str | tuple[str, ...],
-    bfloat16: bool,
+    precision: str,
     way: str,
     updates: int,
 ) -> None:
     model = tiny("qwen2")
-    if bfloat16:
-        model.bfloat16()
-    trainer = trainer_of(model, seed=None, rank=rank, alpha=alpha, targets=targets)
-    first = adapted_in(trainer.weights())
-    assert first is not None
+    trainer = trainer_of(
+        model, seed=None, precision=precision, rank=rank, alpha=alpha, targets=targets
+    )
+    first = parts_of(trainer)
+    assert {str(v.dtype) for v in first.base.weights.values()} == {f"torch.{precision}"}
     base = Base({n: v.clone() for n, v in first.base.weights.items()}, id=first.base.id)
     untouched = {name: value.clone() for name, value in base.weights.items()}
     for seed in range(updates):
@@ -453,3 +460,34 @@ async def test_adapters_that_did_not_arrive_are_found_and_sent_again(
         assert remote.went_back == 1
     # Back to the last good adapters, and the new ones again, over the one base.
     assert [call for call, _ in sent] == ["lay", "load", "load", "load", "load"]
+
+
+# --- the config -----------------------------------------------------------------------------------
+
+
+def config_of(adapters: str, lora: dict[str, Any] | None) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "env": {"id": "grid/Treasure-v0"},
+            "engine": {"kind": "vllm", "vllm": {"adapters": adapters}},
+            "learn": {"lora": lora},
+        }
+    )
+
+
+def test_vllm_is_told_of_adapters_of_its_own_where_the_config_asks_for_them() -> None:
+    for adapters, rank in (("merged", None), ("native", 3)):
+        recipe = recipe_of(config_of(adapters, {"rank": 3}), "folder", device="cpu")
+        assert recipe.vllm.get("adapter_rank") == rank
+        assert VllmSettings(model="folder", **recipe.vllm).adapter_rank == rank
+        assert EngineRecipe.of_json(recipe.to_json()) == recipe
+
+
+def test_adapters_that_there_are_none_of_are_refused() -> None:
+    def said(config: RunConfig) -> list[str]:
+        found = [text for rule in RULES for text in rule(config)]
+        return [text for text in found if text.startswith("engine.vllm.adapters")]
+
+    (text,) = said(config_of("native", None))
+    assert "learn.lora is not set" in text
+    assert said(config_of("native", {})) == said(config_of("merged", None)) == []

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from agentrl.engine.vllm import VllmEngine, VllmSettings
 from agentrl.engine.vllm.adapters import arguments
 from agentrl.errors import ConfigError
-from agentrl.sync.adapters import Adapted, Adapter, Base
+from agentrl.sync.adapters import Base
 from agentrl.testing.engine import check_engine
+from tests.adapters import TARGETS, adapted, base_of
 from tests.with_vllm.test_engine import (
     CONTEXT_TOKENS,
     VOCABULARY,
@@ -31,33 +32,6 @@ from tests.with_vllm.test_engine import (
 
 # vLLM and what it imports warn of each other.
 pytestmark = pytest.mark.filterwarnings("default")
-
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def adapted(base: Base, seed: int, *, targets: tuple[str, ...] = TARGETS) -> Adapted:
-    """Return a base with adapters of rank 4 that are as large as what they are added to."""
-    made = torch.Generator().manual_seed(seed)
-
-    def noise(*shape: int) -> Tensor:
-        return 0.3 * torch.randn(*shape, generator=made)
-
-    chosen = {n: v for n, v in base.weights.items() if n.endswith(targets_of(targets))}
-    return Adapted(
-        base,
-        {
-            name: Adapter(noise(4, weight.shape[1]), noise(weight.shape[0], 4), 0.5 + seed)
-            for name, weight in chosen.items()
-        },
-    )
-
-
-def targets_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}.weight" for name in names)
-
-
-def base_of(policy: PreTrainedModel) -> Base:
-    return Base({name: value.detach() for name, value in policy.state_dict().items()})
 
 
 def merged(policy: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:

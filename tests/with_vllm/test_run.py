@@ -34,19 +34,22 @@ ADAPTERS = {"learn.lora": {"rank": 4}}
 
 
 @pytest.mark.parametrize(
-    "learn",
-    [{}, ADAPTERS, {**ADAPTERS, "engine.vllm.adapters": "native"}],
+    ("learn", "vllm"),
+    [({}, {}), (ADAPTERS, {}), (ADAPTERS, {"engine.vllm.adapters": "native"})],
     ids=["all weights", "adapters, merged", "adapters, native"],
 )
-def test_a_run_is_that_of_the_local_engine(tmp_path: Path, learn: dict[str, Any]) -> None:
-    found = {kind: run(tmp_path / kind, kind, learn) for kind in ("local", "vllm")}
+def test_a_run_is_that_of_the_local_engine(
+    tmp_path: Path, learn: dict[str, Any], vllm: dict[str, Any]
+) -> None:
+    changes = {"local": learn, "vllm": {**learn, **vllm}}
+    found = {kind: run(tmp_path / kind, kind, changes[kind]) for kind in changes}
     figures = {kind: read_metrics(result.folder) for kind, result in found.items()}
-    for local, vllm in zip(figures["local"], figures["vllm"], strict=True):
+    for ours, theirs in zip(figures["local"], figures["vllm"], strict=True):
         # The same tokens were sampled in every step, so the weights went over each time.
         for name in ("reward/mean", "tokens/trained"):
-            assert vllm[name] == pytest.approx(local[name]), name
-        assert 0 < vllm["engine_gap/max"] < 1e-3
-        assert vllm["age/max"] == 0
+            assert theirs[name] == pytest.approx(ours[name]), name
+        assert 0 < theirs["engine_gap/max"] < 1e-3
+        assert theirs["age/max"] == 0
     assert found["vllm"].after["reward"] == found["local"].after["reward"]
     result = found["vllm"]
     config = load_config(result.folder / "config.yaml")

@@ -25,7 +25,7 @@ class Freight:
 
     def __init__(self, *, home: str, folder: Path, answered: Answered) -> None:
         """`home` is the machine whose memory the weights are in; `folder` is the model's."""
-        self._home = home
+        self.home = home
         self._folder = folder
         self._answered = answered
         self._weights: SharedWeights | None = None
@@ -49,7 +49,7 @@ class Freight:
 
         Raises `EngineError` when `actor` dies meanwhile.
         """
-        if isinstance(weights, Path) or node == self._home:
+        if isinstance(weights, Path) or node == self.home:
             return path_of(weights)
         while True:
             carrier, carried = self._carrier(weights, node, actor)

@@ -53,7 +53,9 @@ class RayServed:
         """Have the engine take weights, which come to its machine once for all engines there."""
         node, freight = self.opened.node, self.freight
         if (base := missing_base(weights, self.engine)) is not None:
-            await self.engine.send_base(base.path, base.id)
+            # Once in its life, so that each engine is sent its own, over our socket to it.
+            give = self.engine.lay if node == freight.home else self.engine.send_base
+            await give(base.path, base.id)
         path = await freight.path(weights, node=node, actor=self.actor)
         carrier = freight.carrier(node)
         try:

@@ -1,0 +1,34 @@
+"""Random adapters over a model's weights, as tests of engines share them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.sync.adapters import Adapted, Adapter, Base
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def base_of(model: PreTrainedModel) -> Base:
+    """Return the weights of a model as a base; they are not copied."""
+    return Base({name: value.detach() for name, value in model.state_dict().items()})
+
+
+def adapted(base: Base, seed: int, *, targets: Sequence[str] = TARGETS) -> Adapted:
+    """Return a base with adapters of rank 4 that are as large as what they are added to."""
+    made = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> Tensor:
+        return 0.3 * torch.randn(*shape, generator=made)
+
+    names = tuple(f"{target}.weight" for target in targets)
+    chosen = {n: weight for n, weight in base.weights.items() if n.endswith(names)}
+    return Adapted(
+        base,
+        {
+            name: Adapter(noise(4, weight.shape[1]), noise(weight.shape[0], 4), 0.5 + seed)
+            for name, weight in chosen.items()
+        },
+    )
