@@ -1,6 +1,8 @@
 """Adapters alone on their way to engines: what is merged, what is sent, and what is remembered.
 
-Mutants seen caught:
+Mutants seen caught: the scale left out; any base taken for the one that is named; which way round
+a weight is stored is not told; adapters under a proof taken for whole weights; the base sent each
+time.
 """
 
 import asyncio

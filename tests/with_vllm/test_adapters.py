@@ -1,7 +1,4 @@
-"""vLLM's own adapters beside a plain forward pass over merged weights, and merged ones.
-
-Mutants seen caught:
-"""
+"""vLLM's own adapters beside a plain forward pass over merged weights, and merged ones."""
 
 import asyncio
 import copy
