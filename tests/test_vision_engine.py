@@ -7,6 +7,7 @@ tokens of an image for its later ones.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from agentrl.engine import eyes
 from agentrl.engine.local import LocalEngine
+from agentrl.errors import EnvError
 from agentrl.message import Image, ImageSpan
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
@@ -352,3 +354,18 @@ def test_a_blank_picture_is_as_large_as_one_gets(family: str) -> None:
         assert blank.values.shape == (height * width, images.patches(seen[0]).values.shape[1])
         assert tokens - height // 2 < height * width // 4 <= tokens
         assert height <= width <= height + 4
+
+
+@pytest.mark.parametrize("ends", [0.5, 0.9])
+async def test_a_picture_that_is_torn_is_its_environments_fault(ends: float) -> None:
+    """Its size can be read, and its pixels cannot: the request fails, and the engine goes on."""
+    family = FAMILIES[0]
+    whole = picture(1, 400, 300)
+    torn = replace(whole, data=whole.data[: int(len(whole.data) * ends)])
+    assert processor(family).tokens(torn) == processor(family).tokens(whole)
+    async with engine_of(family) as engine:
+        tokens, spans = prompt(family, [torn])
+        with pytest.raises(EnvError, match="no image that Pillow reads"):
+            await engine.generate(asked(tokens, spans))
+        done = await engine.generate(asked(*prompt(family, [whole])))
+        assert done.token_ids

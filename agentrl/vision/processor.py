@@ -2,7 +2,8 @@
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
@@ -149,7 +150,7 @@ class ImageProcessor:
         return int(found) // self._processor.merge_size**2
 
     def _cut(self, image: Image) -> Patches:
-        made = self._processor(images=[_opened(image).convert("RGB")], return_tensors="np")
+        made = self._processor(images=[_pixels(image)], return_tensors="np")
         grid = tuple(int(n) for n in made["image_grid_thw"][0])
         values = np.ascontiguousarray(made["pixel_values"], dtype=np.float32)
         return Patches(values, (grid[0], grid[1], grid[2]))
@@ -197,13 +198,26 @@ def load_processor(path: str | Path, *, token_id: int) -> ImageProcessor:
 
 
 def _opened(image: Image) -> Any:
+    """Return a picture of which only the beginning has been read."""
     import PIL.Image
 
+    with _as_env_error(image):
+        return PIL.Image.open(io.BytesIO(image.data))
+
+
+def _pixels(image: Image) -> Any:
+    with _as_env_error(image):
+        return _opened(image).convert("RGB")
+
+
+@contextmanager
+def _as_env_error(image: Image) -> Generator[None]:
+    """Raise `EnvError` for what Pillow cannot read: an environment has returned it."""
     try:
-        opened = PIL.Image.open(io.BytesIO(image.data))
-    except (OSError, ValueError) as error:
+        yield
+    # What is broken inside a PNG is a SyntaxError to Pillow.
+    except (OSError, SyntaxError, ValueError) as error:
         raise EnvError(
             f"{len(image.data)} bytes that are said to be {image.media_type} are no image that "
             f"Pillow reads: {error}; return an encoded picture"
         ) from error
-    return opened
