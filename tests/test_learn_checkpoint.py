@@ -11,7 +11,7 @@
 import json
 import random
 import resource
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def everything(trainer: Trainer) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in tensors.items()}
 
 
-def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Assert two sets of tensors equal bit for bit."""
     assert found.keys() == expected.keys()
     different = [name for name, value in expected.items() if not torch.equal(found[name], value)]

@@ -296,8 +296,8 @@ def test_a_checkpoint_takes_the_critic_up_where_it_was(tmp_path: Path) -> None:
     load(saved, two)
     for trainer in (one, two):
         trainer.step(trees_of(gap=0.5, seed=1))
-    for name, value in (head(one) | one.weights()).items():
-        assert torch.equal(value, (head(two) | two.weights())[name]), name
+    for name, value in {**head(one), **one.weights()}.items():
+        assert torch.equal(value, {**head(two), **two.weights()}[name]), name
 
 
 def test_a_checkpoint_of_another_critic_is_refused_before_anything_is_loaded(

@@ -11,7 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,7 +81,7 @@ def opened(folder: Path, **changes: Any) -> tuple[LeadingTrainer, list[int]]:
     return trainer, cast(RayRanks, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
 
 
-def assert_near(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+def assert_near(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
     assert found.keys() == wanted.keys()
     for name, weight in wanted.items():
         torch.testing.assert_close(found[name], weight, rtol=1e-4, atol=1e-6, msg=name)

@@ -38,8 +38,9 @@ LIMIT_S = 240.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncGenerator[DesktopPool]:
-    size = {"width": WIDE, "height": HIGH}
-    settings = DesktopSettings(desktops=2, warm=0, call_s=120, start_s=120, settle_s=20, **size)
+    settings = DesktopSettings(
+        width=WIDE, height=HIGH, desktops=2, warm=0, call_s=120, start_s=120, settle_s=20
+    )
     made = DesktopPool(settings)
     yield made
     await made.close()
