@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session, open_pool
+from agentrl_sandbox.reaping.owner import Owner
 
 LIMITS = Limits(
     wall_s=20,
@@ -222,8 +223,11 @@ async def test_a_cell_that_forks_and_returns_answers_once(session: Session) -> N
 async def test_nothing_is_left_on_the_host(settings: SandboxSettings) -> None:
     import tempfile
 
+    # Other processes have theirs there.
+    ours = f"agentrl-sandbox-{Owner.me().text}-*"
+
     def places() -> set[str]:
-        return {p.name for p in Path(tempfile.gettempdir()).glob("agentrl-sandbox-*")}
+        return {p.name for p in Path(tempfile.gettempdir()).glob(ours)}
 
     before = places()
     pool = open_pool(settings)

@@ -87,6 +87,7 @@ class Bait:
             "files": self.files,
             "pwned": str(self.pwned),
             "pid": os.getpid(),
+            "command": Path("/proc/self/cmdline").read_bytes().hex(),
             "needle": NEEDLE,
             "variable": VARIABLE,
         }

@@ -27,7 +27,8 @@ def others():
     every = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return [pid for pid in (own if HOST["bare"] else every) if pid != os.getpid()]
 if not HOST["bare"]:
-    try: trainer = b"pytest" in open(f"/proc/{HOST['pid']}/cmdline", "rb").read()
+    here = f"/proc/{HOST['pid']}/cmdline"
+    try: trainer = open(here, "rb").read() == bytes.fromhex(HOST["command"])
     except OSError: trainer = False
     if trainer or os.path.exists(HOST["canary"]) or os.getuid() == 0:
         raise RuntimeError("nothing is isolated: this attack would hit the machine itself")

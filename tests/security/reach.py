@@ -190,7 +190,7 @@ for pid in others():
     for name in ("cmdline", "comm", "stat", "status", "wchan"):
         def look():
             data = open(f"/proc/{pid}/{name}", "rb").read()
-            if not holds(data) and b"pytest" not in data: raise OSError
+            if not holds(data) and data != bytes.fromhex(HOST["command"]): raise OSError
         attempt(f"{name} of {pid}", look)
 through
 """,
