@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.engine.recipe import EngineRecipe
 from agentrl.policy import GenerateRequest
 
 VOCABULARY = 300
@@ -45,6 +48,15 @@ LLAMA3_ROPE = {
 }
 FAST = ("qwen3", "qwen2", "llama", "mistral")
 MODELS = (*FAST, "gpt2")
+
+
+def recipe_in(folder: Path, model: PreTrainedModel, *, context_tokens: int) -> EngineRecipe:
+    """Return what a local engine in another process is made by; its policy is saved there."""
+    train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=folder)
+    model.save_pretrained(folder)
+    return EngineRecipe(
+        kind="local", folder=str(folder), slots=4, context_tokens=context_tokens, threads=1
+    )
 
 
 def tiny(name: str, seed: int = 0) -> PreTrainedModel:

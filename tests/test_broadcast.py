@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 from torch import Tensor
 
-from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.config.check import RULES
 from agentrl.config.run import RunConfig
 from agentrl.engine.local import LocalEngine
@@ -43,7 +42,7 @@ from agentrl.sync.proof import Proof, Provable
 from agentrl.sync.stream import KINDS
 from agentrl.testing.engine import check_engine
 from tests.conftest import child_commands
-from tests.engine_models import VOCABULARY, prompt_of, shared, tiny
+from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
 
 CONTEXT_TOKENS = 1024
 DEADLINE_S = 200.0
@@ -333,12 +332,9 @@ async def test_engines_that_live_and_cannot_meet_are_an_error_after_two_tries(
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+    model = shared("qwen3")
     folder = tmp_path_factory.mktemp("policy")
-    train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=folder)
-    shared("qwen3").save_pretrained(folder)
-    return EngineRecipe(
-        kind="local", folder=str(folder), slots=4, context_tokens=CONTEXT_TOKENS, threads=1
-    )
+    return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
 
 
 @pytest.fixture(autouse=True)

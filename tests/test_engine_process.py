@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import ProcessEngine, Replicas
@@ -23,7 +22,7 @@ from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import GenerateRequest
 from agentrl.testing.engine import check_engine
 from tests.conftest import child_commands
-from tests.engine_models import VOCABULARY, prompt_of, shared, tiny
+from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
 
 CONTEXT_TOKENS = 1024
 DEADLINE_S = 200.0
@@ -31,12 +30,9 @@ DEADLINE_S = 200.0
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+    model = shared("qwen3")
     folder = tmp_path_factory.mktemp("policy")
-    train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=folder)
-    shared("qwen3").save_pretrained(folder)
-    return EngineRecipe(
-        kind="local", folder=str(folder), slots=4, context_tokens=CONTEXT_TOKENS, threads=1
-    )
+    return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
 
 
 @pytest.fixture(autouse=True)

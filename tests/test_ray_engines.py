@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.cluster.engines.freight import Freight
 from agentrl.cluster.engines.host import EngineHost, Opened
 from agentrl.cluster.host import Raised
@@ -31,7 +30,7 @@ from agentrl.sync.adapters import Adapted
 from agentrl.testing.engine import check_engine
 from tests.adapters import adapted, base_of
 from tests.conftest import child_commands
-from tests.engine_models import VOCABULARY, prompt_of, shared, tiny
+from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
 
 pytestmark = [
     pytest.mark.ray,
@@ -52,12 +51,9 @@ def section(**keys: Any) -> ClusterSection:
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+    model = shared("qwen3")
     folder = tmp_path_factory.mktemp("policy")
-    train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=folder)
-    shared("qwen3").save_pretrained(folder)
-    return EngineRecipe(
-        kind="local", folder=str(folder), slots=4, context_tokens=CONTEXT_TOKENS, threads=1
-    )
+    return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.config.check import RULES
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.lora import LoraSection
@@ -44,7 +43,7 @@ from agentrl.learn.trainer import Trainer
 from agentrl.policy import GenerateRequest, PolicyEngine
 from agentrl.sync.adapters import MARK, Adapted, Adapter, Base, adapted_in, packed, unpacked
 from agentrl.sync.stream import distinct, header_of
-from tests.engine_models import VOCABULARY, tiny
+from tests.engine_models import recipe_in, tiny
 
 KEY = b"a key that nobody guesses"
 CONTEXT_TOKENS = 128
@@ -386,13 +385,10 @@ def request(number: int = 0, tokens: int = 12) -> GenerateRequest:
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
-    folder = tmp_path_factory.mktemp("policy")
-    train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=folder)
     # Not the base: engines are to have the one that they are given.
-    tiny("qwen3", 9).save_pretrained(folder)
-    return EngineRecipe(
-        kind="local", folder=str(folder), slots=4, context_tokens=CONTEXT_TOKENS, threads=1
-    )
+    model = tiny("qwen3", 9)
+    folder = tmp_path_factory.mktemp("policy")
+    return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
 
 
 async def test_processes_sample_what_the_trainer_scores_and_replacements_too(
