@@ -22,6 +22,8 @@ _STATES = {
 _LEVELS_MAX = 40
 _TEXT_MAX = 20_000
 _HIDDEN_ROLES = ("tool tip",)
+_READINGS = 3
+"""Of a tree from which something goes each time while it is read."""
 
 Reference = tuple[str, str]
 """The name of a program on the bus, and the path of the object in it."""
@@ -63,13 +65,25 @@ class Tree:
         self._bus = self._connect(found.unpack()[0])
         self._context = self._glib.MainContext.default()
         self._pids: dict[str, int] = {}
+        self._went = False
+        """Whether something that had been named was gone when it was asked."""
 
     def read(self, deadline_s: float, most: int) -> tuple[list[Element], list[int], int]:
         """Return what can be seen, in reading order; who does not answer; how much was left out.
 
-        `deadline_s` bounds every level, and a program that misses it is not asked again.
+        `deadline_s` bounds every level, and a program that misses it is not asked again. A program
+        that puts new objects in the place of old ones meanwhile (rows whose icons have come, on a
+        busy machine) would be seen without either, so its tree is read again.
         """
         end_s = time.monotonic() + deadline_s
+        for _ in range(_READINGS):
+            self._went = False
+            found = self._read_once(end_s, most)
+            if not self._went or time.monotonic() > end_s:
+                break
+        return found
+
+    def _read_once(self, end_s: float, most: int) -> tuple[list[Element], list[int], int]:
         (programs,) = self._ask([_Ask(_ROOT, _ACCESSIBLE, "GetChildren")], end_s)
         if programs is None:
             raise TimeoutError("the accessibility registry does not answer")
@@ -136,7 +150,9 @@ class Tree:
         for one, answer in zip(asked, answers, strict=True):
             if answer is None:
                 silent.add(one[0])
-            elif answer != ():
+            elif answer == ():
+                self._went = True
+            else:
                 found[one] = [(name, path) for name, path in answer[0]]
         return found
 
@@ -148,7 +164,9 @@ class Tree:
         for one, answer in zip(wave, states, strict=True):
             if answer is None:
                 silent.add(one[0])
-            elif answer and "showing" in (named := _named(answer[0])):
+            elif answer == ():
+                self._went = True
+            elif "showing" in (named := _named(answer[0])):
                 showing.append((one, named))
         asks = [ask for one, _ in showing for ask in self._questions(one)]
         answers = iter(self._ask(asks, end_s))
@@ -156,7 +174,8 @@ class Tree:
         for one, named in showing:
             role, name, kinds, box = (next(answers) for _ in range(4))
             if not (role and name and kinds):
-                continue  # it went while we looked
+                self._went = True
+                continue
             if role[0] in _HIDDEN_ROLES:
                 continue
             found[one] = Element(
