@@ -76,12 +76,12 @@ class Tree:
         busy machine) would be seen without either, so its tree is read again.
         """
         end_s = time.monotonic() + deadline_s
-        for _ in range(_READINGS):
-            self._went = False
+        left = _READINGS
+        while True:
+            left, self._went = left - 1, False
             found = self._read_once(end_s, most)
-            if not self._went or time.monotonic() > end_s:
-                break
-        return found
+            if not self._went or left == 0 or time.monotonic() > end_s:
+                return found
 
     def _read_once(self, end_s: float, most: int) -> tuple[list[Element], list[int], int]:
         (programs,) = self._ask([_Ask(_ROOT, _ACCESSIBLE, "GetChildren")], end_s)
