@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl_envs.gui.inside import config, form
+from agentrl_envs.gui.inside.bus import Bus
 from agentrl_envs.gui.inside.hands import Hands
 from agentrl_envs.gui.inside.keyboard import Keyboard
 from agentrl_envs.gui.inside.processes import Processes
@@ -50,7 +51,7 @@ class Session:
         self._manager = self._start_manager()
         keys: Any = importlib.import_module("Xlib.XK")
         self.hands = Hands(self.display, Keyboard(self.display, keys.string_to_keysym))
-        self.tree = Tree(_BUS)
+        self.tree = Tree(Bus(_BUS).ask)
         self._until(self.windows.managed, "the window manager")
         self.tree.read(start_s, 1)
         self.park()

@@ -1,9 +1,10 @@
 """The accessibility trees of the programs, read over D-Bus, a level of all of them at a time."""
 
-import importlib
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from agentrl_envs.gui.inside.bus import Answer, Ask, Reference
 
 _ROOT = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 _ACCESSIBLE = "org.a11y.atspi.Accessible"
@@ -25,9 +26,6 @@ _HIDDEN_ROLES = ("tool tip",)
 _READINGS = 3
 """Of a tree from which something goes each time while it is read."""
 
-Reference = tuple[str, str]
-"""The name of a program on the bus, and the path of the object in it."""
-
 
 class Element(NamedTuple):
     """An accessible object that can be seen."""
@@ -45,25 +43,12 @@ class Element(NamedTuple):
     pid: int
 
 
-class _Ask(NamedTuple):
-    to: Reference
-    interface: str
-    method: str
-    arguments: Any = None
-
-
 class Tree:
-    """The accessibility bus."""
+    """What programs show, as far as they answer."""
 
-    def __init__(self, session: str) -> None:
-        self._gio: Any = importlib.import_module("gi.repository.Gio")
-        self._glib: Any = importlib.import_module("gi.repository.GLib")
-        bus = self._connect(session)
-        found = bus.call_sync(
-            "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None, None, 0, 5000, None
-        )
-        self._bus = self._connect(found.unpack()[0])
-        self._context = self._glib.MainContext.default()
+    def __init__(self, ask: Callable[[Sequence[Ask], float], list[Answer]]) -> None:
+        """`ask` is that of a `Bus`: questions, and until when on the monotonic clock."""
+        self._ask = ask
         self._pids: dict[str, int] = {}
         self._went = False
         """Whether something that had been named was gone when it was asked."""
@@ -84,7 +69,7 @@ class Tree:
                 return found
 
     def _read_once(self, end_s: float, most: int) -> tuple[list[Element], list[int], int]:
-        (programs,) = self._ask([_Ask(_ROOT, _ACCESSIBLE, "GetChildren")], end_s)
+        (programs,) = self._ask([Ask(_ROOT, _ACCESSIBLE, "GetChildren")], end_s)
         if programs is None:
             raise TimeoutError("the accessibility registry does not answer")
         silent: set[str] = set()
@@ -121,12 +106,6 @@ class Tree:
         """Return the process of a program on the bus, or 0."""
         return self._pids.get(program, 0)
 
-    def _connect(self, address: str) -> Any:
-        flags = self._gio.DBusConnectionFlags
-        return self._gio.DBusConnection.new_for_address_sync(
-            address, flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION, None, None
-        )
-
     def _lay_out(
         self,
         one: Reference,
@@ -145,7 +124,7 @@ class Tree:
         self, parents: Sequence[Reference], end_s: float, silent: set[str]
     ) -> dict[Reference, list[Reference]]:
         asked = [one for one in parents if one[0] not in silent]
-        answers = self._ask([_Ask(one, _ACCESSIBLE, "GetChildren") for one in asked], end_s)
+        answers = self._ask([Ask(one, _ACCESSIBLE, "GetChildren") for one in asked], end_s)
         found: dict[Reference, list[Reference]] = {}
         for one, answer in zip(asked, answers, strict=True):
             if answer is None:
@@ -159,7 +138,7 @@ class Tree:
     def _look(
         self, wave: Sequence[Reference], depth: int, end_s: float, silent: set[str]
     ) -> dict[Reference, Element]:
-        states = self._ask([_Ask(one, _ACCESSIBLE, "GetState") for one in wave], end_s)
+        states = self._ask([Ask(one, _ACCESSIBLE, "GetState") for one in wave], end_s)
         showing: list[tuple[Reference, frozenset[str]]] = []
         for one, answer in zip(wave, states, strict=True):
             if answer is None:
@@ -191,13 +170,13 @@ class Tree:
             )
         return self._with_contents(found, end_s)
 
-    def _questions(self, one: Reference) -> list[_Ask]:
-        name = self._glib.Variant("(ss)", (_ACCESSIBLE, "Name"))
+    @staticmethod
+    def _questions(one: Reference) -> list[Ask]:
         return [
-            _Ask(one, _ACCESSIBLE, "GetRoleName"),
-            _Ask(one, _PROPERTIES, "Get", name),
-            _Ask(one, _ACCESSIBLE, "GetInterfaces"),
-            _Ask(one, _COMPONENT, "GetExtents", self._glib.Variant("(u)", (0,))),
+            Ask(one, _ACCESSIBLE, "GetRoleName"),
+            Ask(one, _PROPERTIES, "Get", "(ss)", (_ACCESSIBLE, "Name")),
+            Ask(one, _ACCESSIBLE, "GetInterfaces"),
+            Ask(one, _COMPONENT, "GetExtents", "(u)", (0,)),
         ]
 
     def _with_contents(
@@ -205,10 +184,9 @@ class Tree:
     ) -> dict[Reference, Element]:
         texts = [one for one, element in found.items() if element.text is not None]
         values = [one for one, element in found.items() if element.value is not None]
-        whole = self._glib.Variant("(ii)", (0, _TEXT_MAX))
-        current = self._glib.Variant("(ss)", (_VALUE, "CurrentValue"))
-        asks = [_Ask(one, _TEXT, "GetText", whole) for one in texts]
-        asks += [_Ask(one, _PROPERTIES, "Get", current) for one in values]
+        current = (_VALUE, "CurrentValue")
+        asks = [Ask(one, _TEXT, "GetText", "(ii)", (0, _TEXT_MAX)) for one in texts]
+        asks += [Ask(one, _PROPERTIES, "Get", "(ss)", current) for one in values]
         answers = self._ask(asks, end_s)
         for one, answer in zip(texts, answers, strict=False):
             found[one] = found[one]._replace(text=answer[0] if answer else "")
@@ -218,10 +196,9 @@ class Tree:
 
     def _know_pids(self, names: Iterable[str], end_s: float) -> None:
         fresh = [name for name in names if name not in self._pids]
-        variant = self._glib.Variant
         answers = self._ask(
             [
-                _Ask(_BUS[:2], _BUS[2], "GetConnectionUnixProcessID", variant("(s)", (name,)))
+                Ask(_BUS[:2], _BUS[2], "GetConnectionUnixProcessID", "(s)", (name,))
                 for name in fresh
             ],
             end_s,
@@ -229,27 +206,6 @@ class Tree:
         for name, answer in zip(fresh, answers, strict=True):
             if answer:
                 self._pids[name] = int(answer[0])
-
-    def _ask(self, asks: Sequence[_Ask], end_s: float) -> list[tuple[Any, ...] | None]:
-        """Ask all at once. An answer is a tuple, `()` for a refusal, None for no answer in time."""
-        answers: list[tuple[Any, ...] | None] = [None] * len(asks)
-        waiting = len(asks)
-        left_ms = max(1, int((end_s - time.monotonic()) * 1000))
-
-        def answered(bus: Any, result: Any, at: int) -> None:
-            nonlocal waiting
-            waiting -= 1
-            try:
-                answers[at] = bus.call_finish(result).unpack()
-            except self._glib.Error as error:
-                late = error.matches(self._gio.io_error_quark(), self._gio.IOErrorEnum.TIMED_OUT)
-                answers[at] = None if late else ()
-
-        for at, (to, interface, method, arguments) in enumerate(asks):
-            self._bus.call(*to, interface, method, arguments, None, 0, left_ms, None, answered, at)
-        while waiting:
-            self._context.iteration(True)
-        return answers
 
 
 def _named(words: Sequence[int]) -> frozenset[str]:
