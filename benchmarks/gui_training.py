@@ -18,10 +18,9 @@ every trajectory trains, the share of work grows as training does: nothing else 
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.simulate.engine import EngineSpeed
@@ -161,23 +160,23 @@ def for_real(bench: Benchmark, folder: Path, policy: Path, *, steps: int) -> Tra
             found[mode].append(measured(run))
             bench.console.print(f"trained {run.name}", highlight=False)
     for mode, ones in found.items():
-        bench.row(f"real, {mode}: desktops held", 100 * _median(ones, "held"), unit="%")
-        bench.row(f"real, {mode}: desktops work", 100 * _median(ones, "worked"), unit="%")
-        bench.row(f"real, {mode}: trained", _median(ones, "trajectories_per_s"), unit="traj/s")
-        bench.row(f"real, {mode}: trained", _median(ones, "tokens_per_s"), unit="tokens/s")
+        for what, figure, unit, scale in (
+            ("desktops held", "held", "%", 100),
+            ("desktops work", "worked", "%", 100),
+            ("trajectories trained", "trajectories_per_s", "traj/s", 1),
+            ("tokens trained", "tokens_per_s", "tokens/s", 1),
+        ):
+            values = [scale * getattr(one, figure) for one in ones]
+            bench.middle(f"real, {mode}: {what}", values, unit=unit)
     for what, figure, goal in (
         ("desktops held", "held", ENV_GOAL),
         ("desktops work", "worked", None),
         ("training", "trajectories_per_s", TRAINING_GOAL),
     ):
         pairs = zip(found["async"], found["sync"], strict=True)
-        ratio = median(getattr(one, figure) / getattr(other, figure) for one, other in pairs)
-        bench.row(f"real: {what}", ratio, unit="x", peer="sync", goal=goal)
+        ratios = [getattr(one, figure) / getattr(other, figure) for one, other in pairs]
+        bench.middle(f"real: {what}", ratios, unit="x", peer="sync", goal=goal)
     return read_trace(folder / "sync-0" / "trace.jsonl", name="desktops")
-
-
-def _median(ones: Sequence[Measured], figure: str) -> float:
-    return median(getattr(one, figure) for one in ones)
 
 
 def large(trace: Trace) -> Trace:

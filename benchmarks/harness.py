@@ -140,6 +140,19 @@ class Benchmark:
         self.rows.append(row)
         return row
 
+    def middle(
+        self,
+        metric: str,
+        values: Sequence[float],
+        *,
+        unit: str,
+        peer: str | None = None,
+        goal: float | None = None,
+    ) -> Row:
+        """State the median of one figure of several runs that time themselves."""
+        self._spread(metric, values, [])
+        return self.row(metric, statistics.median(values), unit=unit, peer=peer, goal=goal)
+
     def rate(
         self,
         metric: str,
