@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
-from agentrl.errors import ConfigError, ToolFailure
+from agentrl.errors import ConfigError, EngineError, RolloutError, ToolFailure
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
@@ -202,6 +202,51 @@ async def test_a_close_that_breaks_fails_the_trajectory() -> None:
     _, leaf = await play(Sticky(), "done")
     assert isinstance(leaf.outcome, Failed)
     assert "stuck" in leaf.outcome.error
+
+
+@pytest.mark.parametrize("error", [ToolFailure("the tool broke"), EngineError("it is gone")])
+async def test_a_close_that_breaks_too_does_not_hide_why(error: RolloutError) -> None:
+    class Twice(Echo):
+        async def step(self, action: Action) -> Step:
+            raise error
+
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    _, leaf = await play(Twice(), "hi")
+    assert leaf.outcome == Failed(error.kind, str(error))
+
+
+async def test_a_config_error_stops_the_run_also_where_the_close_breaks() -> None:
+    class Wrong(Echo):
+        async def step(self, action: Action) -> Step:
+            raise ConfigError("no such tool")
+
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    with pytest.raises(ConfigError, match="no such tool"):
+        await play(Wrong(), "hi")
+
+
+async def test_cancelling_rises_also_where_the_close_breaks() -> None:
+    class Hangs(Echo):
+        stepping = asyncio.Event()
+
+        async def step(self, action: Action) -> Step:
+            self.stepping.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    env = Hangs()
+    task = asyncio.create_task(play(env, "hi"))
+    await env.stepping.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_cancelling_closes_the_environment_and_rises() -> None:

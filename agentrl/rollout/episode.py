@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -150,12 +151,7 @@ class Episode:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
         started = self.clock() - (self.begin.seconds if self.begin else 0.0)
         try:
-            try:
-                outcome = await self._play(started)
-            finally:
-                await self._close()
-        except StoppedTrajectory as stopped:
-            outcome = Truncated(stopped.limit, self._reward)
+            outcome = await self._played_and_closed(started)
         except RolloutError as error:
             outcome = Failed(error.kind, str(error))
         return Leaf(
@@ -176,6 +172,19 @@ class Episode:
     @property
     def _task(self) -> Task:
         return self.tree.task
+
+    async def _played_and_closed(self, started: float) -> Outcome:
+        try:
+            outcome = await self._play(started)
+        except StoppedTrajectory as stopped:
+            outcome = Truncated(stopped.limit, self._reward)
+        except BaseException:
+            # Why it ended counts, and not that its environment did not close after that either.
+            with suppress(RolloutError):
+                await self._close()
+            raise
+        await self._close()
+        return outcome
 
     async def _play(self, started: float) -> Outcome:
         first = await self._open(started)
@@ -245,23 +254,19 @@ class Episode:
 
     def _forget_images(self, turn: int) -> None:
         """Begin a context of its own, without the oldest images, where there are too many."""
-        if self.limits.images is None or self._at is None:
+        most, at = self.limits.images, self._at
+        if most is None or at is None or len(spans := self.tree.images(at)) <= most:
             return
-        spans = self.tree.images(self._at)
-        if len(spans) <= self.limits.images:
-            return
-        tokens, kept = without_images(
-            self.chat, self._context, spans, count=len(spans) - self.limits.images
-        )
+        tokens, kept = without_images(self.chat, self._context, spans, count=len(spans) - most)
         self._at = self.tree.add(
             Node(
-                parent=self._at,
+                parent=at,
                 source="prompt",
                 token_ids=tokens,
                 images=tuple(span.image for span in kept),
                 image_spans=tuple((span.start, span.stop) for span in kept),
                 turn=turn,
-                withdraws=len(self.tree.context(self._at)),
+                withdraws=len(self.tree.context(at)),
             )
         )
         self._left_tokens += len(self._context)
