@@ -283,6 +283,37 @@ async def test_a_client_that_is_gone_leaves_nothing_behind(local: LocalEngine) -
         await engine.close()
 
 
+async def test_a_client_that_goes_while_it_pauses_leaves_nobody_waiting(
+    local: LocalEngine,
+) -> None:
+    async with EngineServer(local, key=KEY) as server, asyncio.timeout(DEADLINE_S):
+        port = await server.listen("127.0.0.1", 0)
+        gone, stays = [await connect(f"127.0.0.1:{port}", key=KEY) for _ in range(2)]
+        await gone.pause()
+        running = asyncio.create_task(stays.generate(long()))
+        await until(lambda: local.statistics().waiting == 1)
+        gone._writer.transport.abort()  # pyright: ignore[reportPrivateUsage]
+        assert len((await running).token_ids) == 200
+        await asyncio.gather(gone.close(), stays.close())
+
+
+async def test_a_client_that_goes_lets_another_ones_pause_stand(local: LocalEngine) -> None:
+    async with EngineServer(local, key=KEY) as server, asyncio.timeout(DEADLINE_S):
+        port = await server.listen("127.0.0.1", 0)
+        first, second = [await connect(f"127.0.0.1:{port}", key=KEY) for _ in range(2)]
+        await first.pause()
+        await first.resume()
+        await second.pause()
+        await first.close()
+        running = asyncio.create_task(second.generate(long()))
+        await until(lambda: local.statistics().waiting == 1)
+        await second.ping()
+        assert local.statistics().sampled_tokens == 0
+        await second.resume()
+        await running
+        await second.close()
+
+
 async def test_a_silent_client_is_taken_for_dead(local: LocalEngine) -> None:
     async with EngineServer(local, key=KEY, silence_s=0.5) as server:
         port = await server.listen("127.0.0.1", 0)

@@ -173,10 +173,7 @@ class ReplacedEngine(Closing):
     async def _take(self, served: Served, new: Versioned, good: Versioned | None) -> None:
         """Have the engine take weights, or its replacement if it dies over it or is given up."""
         try:
-            if self._paused:
-                await self._taking(served).load(new.weights, new.version)
-            else:
-                await take(self._taking(served), new, good, went_back=self._count)
+            await self._give(served, new, good, is_paused=self._paused)
         except WeightsUnproven:
             self._condemned = served
             if self._restarts_left == 0:
@@ -188,8 +185,14 @@ class ReplacedEngine(Closing):
             return
         await self._ready()
 
-    def _taking(self, served: Served) -> Taking:
-        return served if self.spreader is None else Spread(served, self.spreader)
+    async def _give(
+        self, served: Served, new: Versioned, good: Versioned | None, *, is_paused: bool
+    ) -> None:
+        taking: Taking = served if self.spreader is None else Spread(served, self.spreader)
+        if is_paused:
+            await taking.load(new.weights, new.version)
+        else:
+            await take(taking, new, good, went_back=self._count)
 
     def _count(self) -> None:
         self._went_back += 1
@@ -259,11 +262,16 @@ class ReplacedEngine(Closing):
 
     async def _started(self) -> Served:
         served = await self.start()
+        taken, is_paused = None, False
         try:
-            if self._held is not None:
-                await take(self._taking(served), self._held, None)
-            if self._paused:
-                await served.engine.pause()
+            # Until it is served nobody can tell it anything: what is wanted may change meanwhile.
+            while taken is not self._held or is_paused is not self._paused:
+                if self._held is not None and taken is not self._held:
+                    taken = self._held
+                    await self._give(served, taken, None, is_paused=is_paused)
+                else:
+                    taken, is_paused = self._held, self._paused
+                    await (served.engine.pause() if is_paused else served.engine.resume())
         except BaseException:
             await served.close()
             raise
@@ -301,9 +309,11 @@ class Replicas(Router, Closing):
 
     async def close(self) -> None:
         """Close every engine. Idempotent."""
-        await super().close()
-        if self._spreader is not None:
-            await self._spreader.close()
+        try:
+            await super().close()
+        finally:
+            if self._spreader is not None:
+                await self._spreader.close()
 
     async def __aenter__(self) -> Self:
         try:

@@ -53,6 +53,7 @@ class EngineServer(Closing):
     """Serves one engine, which it does not own, to any number of clients.
 
     They share it: pausing and loading it is for all of them, so one run should use it at a time.
+    A client that goes takes its pause with it.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class EngineServer(Closing):
         self._turn = asyncio.Lock()
         self.base: Base | None = None
         """What adapters are added to, if any are sent; it stays when a client goes."""
+        self.pausing: set[int] = set()
+        """The clients that hold the engine paused."""
         self._receiver = Receiver()
 
     async def listen(self, host: str, port: int) -> int:
@@ -188,11 +191,21 @@ class _Connection:
             task.cancel()
         if calls:
             await asyncio.wait(calls)
+        await self._let_go()
         self._writer.close()
         # Closing waits for what is written to be read, and a dead client reads nothing.
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._writer.wait_closed()
+
+    async def _let_go(self) -> None:
+        """End the pause that the client leaves behind: nobody else would."""
+        server = self._server
+        async with server.turn:
+            if server.pausing == {self._number}:
+                with contextlib.suppress(EngineError):  # one that is broken serves nobody anyway
+                    await self._engine.resume()
+            server.pausing.discard(self._number)
 
     async def _greet(self) -> None:
         nonce = new_nonce()
@@ -252,12 +265,14 @@ class _Connection:
     async def _pause(self, frame: Frame) -> Frame:
         del frame
         async with self._server.turn:
+            self._server.pausing.add(self._number)
             await self._engine.pause()
         return Frame({})
 
     async def _resume(self, frame: Frame) -> Frame:
         del frame
         async with self._server.turn:
+            self._server.pausing.clear()
             await self._engine.resume()
         return Frame({})
 

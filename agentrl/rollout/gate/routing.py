@@ -178,8 +178,13 @@ class Router:
             self._loading = None
 
     async def close(self) -> None:
-        """Close every engine. Idempotent."""
-        await asyncio.gather(*(engine.close() for engine in self._engines))
+        """Close every engine, then raise what kept one from it. Idempotent."""
+        ends = await asyncio.gather(
+            *(engine.close() for engine in self._engines), return_exceptions=True
+        )
+        for end in ends:
+            if end is not None:
+                raise end
 
     async def _watched(self, index: int, request: GenerateRequest) -> Completion:
         """Sample, and learn from how it ends whether the engine is well."""

@@ -1,0 +1,163 @@
+"""What happens to an engine while its replacement comes up, and who closes several of them.
+
+Mutants seen caught: a replacement is told the weights of when it began; pausing that ended
+meanwhile; one engine that breaks as it is closed, and the others are not waited for.
+"""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.engine.remote import ReplacedEngine, replaced
+from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.errors import EngineLost
+from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.gate.routing import Router
+from agentrl.thread import in_thread
+
+DEADLINE_S = 60.0
+WEIGHTS = {"w": torch.zeros(2)}
+ASKED = GenerateRequest(id="a/0/0", prompt=(1, 2), max_new_tokens=1)
+
+
+class Slow:
+    """What serves an engine that pauses, and takes weights, when it is let."""
+
+    def __init__(self) -> None:
+        self.engine: Any = self
+        self.name = "double"
+        self.is_open = True
+        self.loads: list[int] = []
+        self.is_paused = False
+        self.doing = asyncio.Event()
+        self.may = asyncio.Event()
+        self.may.set()
+
+    async def load(self, weights: Path | SharedWeights, version: int) -> None:
+        await self._let()
+        self.loads.append(version)
+
+    async def pause(self) -> None:
+        await self._let()
+        self.is_paused = True
+
+    async def resume(self) -> None:
+        await self._let()
+        self.is_paused = False
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        return Completion(token_ids=(5,), logprobs=(-1.0,), versions=(0,), finish="stop")
+
+    async def said(self) -> str:
+        return "nothing"
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    async def _let(self) -> None:
+        self.doing.set()
+        await self.may.wait()
+        if not self.is_open:
+            raise EngineLost("it died")
+
+
+class Replacing(ReplacedEngine):
+    """Its first engine does as it is told; those after it wait to be let."""
+
+    def __init__(self) -> None:
+        super().__init__(max_restarts=3)
+        self.made: list[Slow] = []
+        self.comes = asyncio.Event()
+
+    async def start(self) -> Slow:
+        double = Slow()
+        if self.made:
+            double.may.clear()
+        self.made.append(double)
+        if len(self.made) > 1:
+            self.comes.set()
+        return double
+
+
+async def coming_up(engine: Replacing) -> Slow:
+    """Let the first engine die, and return its replacement as it waits to be let."""
+    engine.made[0].is_open = False
+    await engine.comes.wait()
+    second = engine.made[1]
+    await second.doing.wait()
+    return second
+
+
+async def test_a_replacement_that_is_paused_while_all_goes_on_goes_on_too() -> None:
+    async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
+        await engine.pause()
+        engine.made[0].is_open = False
+        starting = asyncio.create_task(engine.load(WEIGHTS, 1))
+        second = await coming_up(engine)
+        await engine.resume()
+        second.may.set()
+        await starting
+        assert not second.is_paused
+
+
+async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copying, may_copy = threading.Event(), threading.Event()
+    may_copy.set()
+
+    def slowly(weights: Any) -> Path | SharedWeights:
+        copying.set()
+        assert may_copy.wait(DEADLINE_S)
+        return shared(weights)
+
+    monkeypatch.setattr(replaced, "shared", slowly)
+    async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
+        await engine.load(WEIGHTS, 1)
+        copying.clear()
+        may_copy.clear()
+        loading = asyncio.create_task(engine.load(WEIGHTS, 2))
+        await in_thread(copying.wait, DEADLINE_S)
+        # It dies while its next weights are copied, and somebody asks for it before they are there.
+        engine.made[0].is_open = False
+        asking = asyncio.create_task(engine.generate(ASKED))
+        second = await coming_up(engine)
+        may_copy.set()
+        while engine.version < 2:  # noqa: ASYNC110 - there is nothing else to wait on
+            await asyncio.sleep(0)
+        second.may.set()
+        await asyncio.gather(loading, asking)
+        assert second.loads == [1, 2]
+
+
+class Breaking(ScriptedEngine):
+    """Breaks as it is closed."""
+
+    async def close(self) -> None:
+        raise RuntimeError("it broke")
+
+
+class Lingering(ScriptedEngine):
+    """Takes a while to close."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: (5,))
+        self.is_closed = False
+
+    async def close(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.is_closed = True
+
+
+async def test_all_engines_are_closed_also_where_one_breaks_over_it() -> None:
+    slow = Lingering()
+    router = Router([Breaking(lambda request: (5,)), slow])
+    with pytest.raises(RuntimeError, match="it broke"):
+        await router.close()
+    assert slow.is_closed
