@@ -4,13 +4,14 @@ Mutants seen caught: torn end not cut, damage or a torn middle taken for a torn 
 the ledger, a log shorter than its ledger accepted; groups not reopened or trained twice, position
 not checked; needed segments pruned; nodes under their tree's names; a fork that shares every turn,
 or is replayed with its own seed; parked turns taken for whole; a failed sync forgotten; a lock that
-is shared or kept; an interrupted write that goes on.
+is shared or kept; an interrupted write that goes on; a wait for the disk that can be cancelled.
 """
 
 import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -650,6 +651,30 @@ async def test_power_waits_for_the_disk_and_shares_a_sync(
         assert 1 <= len(log) < 40
         assert str(folder / "segments") in synced
         await store.settled()
+
+
+async def test_who_stops_waiting_for_the_disk_takes_nobody_along(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slowly(descriptor: int) -> None:
+        began.set()
+        assert may_end.wait(60.0)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slowly)
+    with Store.open(folder, StoreSettings(durable="power")) as store:
+        Play(store).begin(0)
+        gone, stays = [asyncio.create_task(store.settled()) for _ in range(2)]
+        assert await asyncio.to_thread(began.wait, 60.0)
+        gone.cancel()
+        await asyncio.wait([gone])
+        may_end.set()
+        await asyncio.wait_for(stays, 60.0)
+        Play(store).begin(1)
+        await asyncio.wait_for(store.settled(), 60.0)
 
 
 @pytest.mark.parametrize("durable", ["process", "interval"])

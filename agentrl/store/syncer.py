@@ -58,8 +58,12 @@ class Syncer:
             raise self._error
 
     def settled(self) -> Future[None]:
-        """Return a future of the moment when everything noted so far is on the disk."""
+        """Return a future of the moment when everything noted so far is on the disk.
+
+        It cannot be cancelled: who stops waiting for it leaves the sync as it is.
+        """
         future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
         with self._changed:
             if self._error is not None:
                 future.set_exception(self._error)
