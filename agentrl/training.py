@@ -338,12 +338,12 @@ class _Loop:
                     writer.write(self.trainer.version, figures)
                     if self.spans is not None:
                         self.spans.step(self.trainer.version, figures)
-                    self._look(figures)
+                    await self._look(figures)
                     phase.advance(1, figures)
                     if self.schedule.checkpoints_after(self.trainer.version):
-                        self._save()
+                        await self._save()
         except asyncio.CancelledError:
-            self._save()
+            await self._save()
             raise
         after = await self._evaluate("after")
         return RunResult(
@@ -354,13 +354,13 @@ class _Loop:
             seconds=self.summary.seconds,
         )
 
-    def _look(self, figures: Mapping[str, float]) -> None:
+    async def _look(self, figures: Mapping[str, float]) -> None:
         """Look for signs that the run goes wrong; one that is to stop it leaves a checkpoint."""
         try:
             if self.watch is not None:
                 self.watch.look(figures)
         except LearnError:
-            self._save()
+            await self._save()
             raise
 
     async def _step(self) -> dict[str, float]:
@@ -379,7 +379,8 @@ class _Loop:
         self.trainer.forget(before=batch.oldest)
         if self.curation is not None:
             self.curation.version = self.trainer.version
-        await self.gate.load(self.weights(), self.trainer.version)
+        weights = await in_thread_to_the_end(self.weights)
+        await self.gate.load(weights, self.trainer.version)
         ended = time.monotonic()
         figures |= {
             "seconds/rollout": collected - began,
@@ -417,8 +418,9 @@ class _Loop:
                     self.credit.write(self.trainer.version, self.trainer.credits, groups=ids)
                 self.record.recorder.trained(numbers, step=self.trainer.version)
 
-    def _save(self) -> None:
-        """Write a checkpoint; what no kept checkpoint needs any more goes."""
+    async def _save(self) -> None:
+        """Write a checkpoint, while what is under way goes on; what no kept checkpoint needs any
+        more goes."""
         samplers: dict[str, Any] = {"tasks": {"position": self.position}}
         files = curating.draft_files(self.drafts)
         if self.curation is not None:
@@ -426,7 +428,9 @@ class _Loop:
             files |= curating.curation_files(self.curation)
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
-        self.checkpoints.save(self.trainer, samplers=samplers, files=files)
+        await in_thread_to_the_end(
+            self.checkpoints.save, self.trainer, samplers=samplers, files=files
+        )
         if self.record is not None:
             self.record.prune(self.checkpoints.oldest())
             self.summary.put("resumed", self.record.summary)
@@ -439,11 +443,11 @@ class _Loop:
             if trainer.ema is None:
                 yield
                 return
-            await engine.load(trainer.judged_weights(), trainer.version)
+            await engine.load(await in_thread_to_the_end(trainer.judged_weights), trainer.version)
             try:
                 yield
             finally:
-                await engine.load(self.weights(), trainer.version)
+                await engine.load(await in_thread_to_the_end(self.weights), trainer.version)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):

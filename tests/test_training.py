@@ -1,14 +1,17 @@
 """A whole run on a tiny model: what it leaves, resuming bit for bit, and what it refuses.
 
 Mutants seen caught: the sampler not skipped on resume; the optimiser state not restored; weights
-not loaded into the engine; evaluation seeds drawn anew; overlap not checked.
+not loaded into the engine; evaluation seeds drawn anew; overlap not checked; a checkpoint written
+on the event loop.
 """
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,8 +22,10 @@ import torch
 from safetensors.torch import load_file
 
 import agentrl
+from agentrl import training
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
+from agentrl.learn.checkpoint import Checkpoints
 from agentrl.message import Message
 from agentrl.metrics import read_metrics
 from agentrl.progress import Quiet
@@ -159,6 +164,36 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
         assert torch.equal(value, second[name]), name
     assert resumed.before == whole.before
     assert resumed.after == whole.after
+
+
+def test_everything_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that hear nothing for a minute take the run for dead, and steps have deadlines."""
+    turned, waited = threading.Event(), list[bool]()
+    run, save = training._Loop.run, Checkpoints.save  # pyright: ignore[reportPrivateUsage]
+
+    async def turning() -> None:
+        while True:
+            turned.set()
+            await asyncio.sleep(0.001)
+
+    async def beside(loop: Any, writer: Any) -> RunResult:
+        beats = asyncio.create_task(turning())
+        try:
+            return await run(loop, writer)
+        finally:
+            beats.cancel()
+
+    def slowly(checkpoints: Checkpoints, *args: Any, **kwargs: Any) -> Path:
+        turned.clear()
+        waited.append(turned.wait(10.0))
+        return save(checkpoints, *args, **kwargs)
+
+    monkeypatch.setattr(training._Loop, "run", beside)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(Checkpoints, "save", slowly)
+    tiny(tmp_path, run__steps=1)
+    assert waited == [True]
 
 
 def test_train_and_held_out_overlap_is_refused(tmp_path: Path) -> None:
