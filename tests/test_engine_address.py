@@ -75,6 +75,14 @@ async def test_the_contract_holds_at_an_address(monkeypatch: pytest.MonkeyPatch)
     await local.close()
 
 
+async def test_one_that_is_away_for_a_day_is_still_only_away() -> None:
+    engine = at(1, patience_s=0.0)
+    engine._tries, engine._was_here = 2_000, True  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(EngineError, match="no engine answers"):
+        await engine.generate(request())
+    await engine.close()
+
+
 async def test_pieces_out_of_order_are_refused() -> None:
     async with asyncio.timeout(DEADLINE_S), served(scripted()) as port:
         remote = await client_module.connect(f"127.0.0.1:{port}", key=KEY)

@@ -22,6 +22,7 @@ from agentrl.engine.noise import stream, uniforms
 from agentrl.engine.sampling import distribution, draw, sample
 from agentrl.engine.slots import Slot, common_prefix, place
 from agentrl.engine.stopping import ends_with_stop
+from agentrl.errors import EngineError
 from agentrl.policy import GenerateRequest, Sampling
 
 # --- noise ----------------------------------------------------------------------------------------
@@ -102,6 +103,14 @@ def test_a_pick_reports_the_most_likely_under_its_own_distribution() -> None:
     assert np.exp([p for _, p in first.top]).tolist() == pytest.approx([4 / 9, 3 / 9, 2 / 9])
     assert (first.token, np.exp(first.logprob)) == (1, pytest.approx(3 / 9))
     assert (second.token, second.logprob, second.top) == (3, 0.0, ((3, 0.0),))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.0), Sampling(top_k=2)])
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_logits_that_are_no_numbers_are_never_drawn_from(sampling: Sampling, odd: float) -> None:
+    logits = torch.tensor([[0.0, odd, 1.0]])
+    with pytest.raises(EngineError, match="not finite"):
+        sample(logits, [sampling], np.array([0.5]), [0])
 
 
 def test_an_entropy_is_that_of_the_distribution_a_token_was_drawn_from() -> None:

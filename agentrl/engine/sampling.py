@@ -84,8 +84,9 @@ def distribution(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     """Return one row with what the sampling never draws set to -inf; ties at the k-th stay."""
     if sampling.temperature == 0:
-        point = torch.full_like(logits, -torch.inf)
-        point[logits.argmax()] = 0.0
+        point, best = torch.full_like(logits, -torch.inf), logits.argmax()
+        # 0, and what is no number where the largest is none.
+        point[best] = logits[best] - logits[best]
         return point
     if 0 < sampling.top_k < logits.shape[-1]:
         smallest = logits.topk(sampling.top_k).values[-1]

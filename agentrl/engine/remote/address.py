@@ -92,7 +92,8 @@ class AddressEngine(ReplacedEngine):
                     self._address, key=self._key, start_s=self._start_s, silence_s=self._silence_s
                 )
             except EngineError:
-                pause_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2**self._tries)
+                # Doubled no more often than counts: a day of tries is beyond what is a float.
+                pause_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._tries, 30))
                 self._tries += 1
                 self._not_before_s = now_s() + pause_s
                 if self._not_before_s > until_s:
