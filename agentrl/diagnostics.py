@@ -93,7 +93,7 @@ def length_bias(lines: Sequence[Line], limits: Thresholds) -> str | None:
     return (
         f"trajectories grew from {first:.0f} to {last:.0f} sampled tokens and earn no more "
         f"({poor:.3g}, now {rich:.3g}): aggregate the loss over tokens and not over trajectories "
-        "(learn.aggregate), or let length cost something (learn.reward_shaping)"
+        "(learn.aggregation), or let length cost something (learn.reward_shaping)"
     )
 
 

@@ -250,7 +250,9 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 async def _invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    return await in_thread(function, **arguments)
+    found = await in_thread(function, **arguments)
+    # What a decorator has made of an asynchronous function need not look like one.
+    return await found if inspect.isawaitable(found) else found
 
 
 def _content(value: object) -> Content:

@@ -332,6 +332,37 @@ async def test_a_world_that_does_not_repeat_itself_is_not_replayed() -> None:
     assert not any(env.is_open for env in everyone)
 
 
+class Jammed(Counting):
+    """Does not close, and hangs at the action `hang`."""
+
+    async def step(self, action: Action) -> Step:
+        if action.text == "hang":
+            await asyncio.Event().wait()
+        return await super().step(action)
+
+    async def close(self) -> None:
+        await super().close()
+        raise RuntimeError("jammed")
+
+
+async def test_a_replayed_world_that_does_not_close_hides_neither_why_nor_a_cancellation() -> None:
+    everyone: list[Counting] = []
+    env = Counting(opened=everyone)
+    observation, _ = await env.reset(seed=5, options={"task": TASK, "sample": 0})
+    history = History.begun(TASK, sample=0, seed=5, observation=observation)
+    with pytest.raises(ReplayMismatch, match="the first observation"):
+        await replay(Jammed, replace(history, opening="0"), reset_s=5, step_s=5)
+    history = history.after(say("hang"), (observation, 0.0, False, False, {}))
+    playing = asyncio.create_task(
+        replay(lambda: Jammed(opened=everyone), history, reset_s=60, step_s=60)
+    )
+    while len(everyone) < 2:  # noqa: ASYNC110 - there is nothing else to wait on
+        await asyncio.sleep(0)
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+
+
 async def test_replay_says_what_differs_and_closes() -> None:
     everyone: list[Counting] = []
     env = Counting(opened=everyone)

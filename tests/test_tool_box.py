@@ -1,9 +1,11 @@
 """The toolbox of one trajectory: calls, deadlines, forks, closing."""
 
 import asyncio
+import functools
 import json
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,6 +67,28 @@ def give(kind: str, context: ToolContext) -> Any:
 )
 async def test_what_the_model_reads_of_a_value(kind: str, content: Any) -> None:
     assert await answer(await box_of(give), "give", kind=kind) == ("ok", content)
+
+
+def passed_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function as many decorators do: what comes of it is no coroutine function."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@tool
+@passed_on
+async def later(value: int) -> int:
+    """Double it later."""
+    await asyncio.sleep(0)
+    return 2 * value
+
+
+async def test_a_decorated_asynchronous_tool_is_awaited() -> None:
+    assert await answer(await box_of(later), "later", value=4) == ("ok", "8")
 
 
 @tool

@@ -4,10 +4,11 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from agentrl.env import Action, Env, Observation, Step
-from agentrl.errors import EnvError, ForkUnsupported, blame
+from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
 from agentrl.message import Image, Message
 from agentrl.task import Task
 
@@ -61,7 +62,9 @@ async def replay(
         with blame(EnvError, f"replay of task {history.task.id}"):
             await _relive(env, history, reset_s=reset_s, step_s=step_s)
     except BaseException:
-        await close_world(env)
+        # What differed counts, or that nobody waits any more, and not that it did not close either.
+        with suppress(RolloutError):
+            await close_world(env)
         raise
     return env
 
