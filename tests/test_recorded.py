@@ -113,6 +113,14 @@ def test_the_diversity_filter_looks_at_first_returns() -> None:
     assert measures(a_group((), ()), last) == ()
 
 
+def test_one_mistake_that_all_make_is_not_called_all_right() -> None:
+    """Every one matches three turns and is paid more than 1, and none got to the end."""
+    rule = DynamicSampling(min_spread=0.3, spread_of="first_return")
+    alike = a_group(*[(1.0, 1.0, 1.0, 0.55)] * 4)
+    assert verdict(alike, rule) == "even"
+    assert verdict(alike, DynamicSampling()) == "all_right"
+
+
 @given(st.lists(st.sampled_from([0.0, 0.19, 0.55, 1.0]), min_size=1, max_size=6))
 def test_the_filters_first_return_is_the_advantages(paid: list[float]) -> None:
     rule = DynamicSampling(spread_of="first_return")

@@ -17,7 +17,8 @@ HAIR = 1e-9
 """Keeps a product that is whole on paper from being rounded up by its last bit."""
 
 Verdict = Literal["kept", "all_right", "all_wrong", "even", "too_easy", "too_few"]
-"""`even`: one reward for all that is neither right nor wrong, or less spread than wanted."""
+"""`even`: one reward for all that is neither right nor wrong, or less spread than wanted; where
+something else than rewards has to differ, equal ones are neither."""
 
 
 SpreadOf = Literal["reward", "first_return", "last_turn"]
@@ -72,7 +73,7 @@ def verdict(group: GroupResult, rule: DynamicSampling) -> Verdict:
     measured = measures(group, rule)
     single = rule.spread_of == "last_turn" and len(measured) == 1
     if spread(measured) <= rule.min_spread and not single:
-        return _why_even(rewards, rule)
+        return _why_even(rewards, rule) if rule.spread_of == "reward" else "even"
     average = mean(rewards)
     if rule.max_mean_reward is not None and average is not None:
         return "too_easy" if average >= rule.max_mean_reward else "kept"
