@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.run import RunConfig, SandboxSection
+from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
 from agentrl.config.schema import plain
 from agentrl.credit import CreditLog
 from agentrl.diagnostics import Thresholds, Watch
@@ -440,8 +440,13 @@ def checkpoints(config: RunConfig, folder: Path, policy: "Policy") -> "Checkpoin
 
 
 def weights(config: RunConfig, trainer: "Trainer") -> Callable[[], Mapping[str, Any]]:
-    """Return what returns the trainer's current weights, with a proof where one is asked for."""
+    """Return what returns the trainer's current weights, with a proof where one is asked for.
+
+    A server that somebody else started is always asked for one.
+    """
     section = config.engine.probe
+    if section is None and config.engine.kind == "endpoint":
+        section = ProbeSection()
     if section is None:
         return trainer.weights
     from agentrl.learn.proving import provable

@@ -6,6 +6,7 @@ from agentrl.config.caps import schedule_conflicts
 from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import Problem
 from agentrl.config.drafting import draft_conflicts
+from agentrl.config.endpoint import endpoint_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.section import peeking
@@ -139,7 +140,8 @@ def _own_gpus(config: RunConfig) -> Iterator[str]:
 
 def _engines(config: RunConfig) -> Iterator[str]:
     engine = config.engine
-    count = len(engine.addresses) or engine.processes
+    asked = engine.endpoint.urls if engine.endpoint is not None else ()
+    count = len(asked) or len(engine.addresses) or engine.processes
     if engine.addresses and engine.processes:
         yield (
             f"engine.processes is {engine.processes} and engine.addresses names "
@@ -175,7 +177,8 @@ def _engines(config: RunConfig) -> Iterator[str]:
     if engine.rolling and count < 2:
         yield (
             f"engine.rolling is true and there is {max(1, count)} engine: no other one could go on "
-            "sampling; set engine.processes to 2 or more, or name more engine.addresses"
+            "sampling; set engine.processes to 2 or more, or name more engine.addresses or "
+            "engine.endpoint.urls"
         )
     if engine.rolling and config.rollout.mode != "async":
         yield (
@@ -304,6 +307,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _turn_fits,
     _mode,
     _engines,
+    endpoint_conflicts,
     _branching,
     draft_conflicts,
     curation_conflicts,

@@ -11,6 +11,7 @@ from agentrl.config.cluster import ClusterSection
 from agentrl.config.curation import CurationSection
 from agentrl.config.diagnostics import DiagnosticsSection
 from agentrl.config.drafts import DraftsSection
+from agentrl.config.endpoint import EndpointSection
 from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.section import Section
@@ -152,14 +153,17 @@ class BroadcastSection(Section):
 class EngineSection(Section):
     """The policy engine that samples turns."""
 
-    kind: Literal["local", "vllm"] = "local"
-    """Which engine: `local` decodes with torch alone, `vllm` with vLLM (docs/vllm.md)."""
+    kind: Literal["local", "vllm", "endpoint"] = "local"
+    """Which engine: `local` decodes with torch alone, `vllm` with vLLM (docs/vllm.md), `endpoint`
+    asks a server that somebody else started."""
     slots: PositiveInt = 32
     """Requests decoded at once."""
     context_tokens: PositiveInt = 1024
     """Longest context, prompt and sampled tokens together."""
     vllm: VllmSection = VllmSection()
     """What `vllm` may use."""
+    endpoint: EndpointSection | None = None
+    """Whom `endpoint` asks."""
     addresses: list[str] = Field(default_factory=list[str])
     """Engines that others serve, each as `host:port` (`agentrl engine serve`), instead of one that
     the run makes."""
@@ -177,7 +181,8 @@ class EngineSection(Section):
     max_restarts: int = Field(default=10, ge=0)
     """How often a process that died is replaced."""
     probe: ProbeSection | None = None
-    """New weights are proven, or taken back; null believes that an engine has what it was given."""
+    """New weights are proven, or taken back; null believes that an engine has what it was given.
+    With `endpoint` they always are."""
     broadcast: BroadcastSection | None = None
     """Null sends weights through shared memory, Ray's object store or sockets, wherever engines
     are."""

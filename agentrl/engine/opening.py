@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.engine.recipe import EngineRecipe
-from agentrl.policy import PolicyEngine
+from agentrl.errors import ConfigError
+from agentrl.policy import PolicyEngine, Sampling
 
 if TYPE_CHECKING:
     from agentrl.config.run import EngineSection, RunConfig
@@ -28,8 +29,13 @@ class ClosingEngine(PolicyEngine, Protocol):
 
 
 def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineRecipe:
-    """Return what the engine of a config is made of."""
+    """Return what the engine of a config is made of; `ConfigError` where others make it."""
     section = config.engine
+    if section.kind == "endpoint":
+        raise ConfigError(
+            "engine.kind is endpoint, whose servers somebody else starts, and an engine is to be "
+            "made; set engine.kind: local or vllm"
+        )
     return EngineRecipe(
         kind=section.kind,
         folder=folder,
@@ -57,6 +63,8 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     Raises `ConfigError` where the package behind it is missing or refuses its options.
     """
     section = config.engine
+    if section.kind == "endpoint":
+        return engine_at_endpoint(config, policy)
     recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
     spreader = _spreader(config, str(policy.model.device))
     if section.addresses:
@@ -106,6 +114,47 @@ def engines_at(section: "EngineSection", spreader: "Spreader | None" = None) -> 
         for address in section.addresses
     ]
     return engines[0] if alone and spreader is None else Replicas(engines, spreader)
+
+
+def engine_at_endpoint(config: "RunConfig", policy: "Policy") -> ClosingEngine:
+    """Return the engine that asks servers of somebody else's, whose base is `policy`.
+
+    Raises `ConfigError` for a policy that sees, and where httpx is missing.
+    """
+    from agentrl.engine.endpoint import CompletionsEngine, Servers, ServerSettings
+
+    section, branching = config.engine.endpoint, config.rollout.branching
+    assert section is not None, "load_config sees to it"
+    if policy.images is not None:
+        raise ConfigError(
+            f"the policy in {policy.path} sees, and engine.kind endpoint shows no images; use "
+            "engine.kind local or vllm"
+        )
+    _ = config.engine.slots  # how many requests are decoded at once is the server's to say
+    draws = config.sampling
+    training = Sampling(temperature=draws.temperature, top_p=draws.top_p, top_k=draws.top_k)
+    own = config.run.folder / config.run.name / "adapters"
+    branches = branching.topology != "none"
+    engines = [
+        CompletionsEngine(
+            ServerSettings(
+                url=url,
+                model=section.model,
+                adapters=section.adapters or own,
+                vocabulary=policy.model.config.get_text_config().vocab_size,
+                context_tokens=config.engine.context_tokens,
+                samplings=(training, Sampling(temperature=config.evaluate.temperature)),
+                top_logprobs=branching.top_logprobs if branches else 1,
+                key_variable=section.key_variable,
+                silence_s=section.silence_s,
+                retries=section.retries,
+                start_s=config.engine.start_s,
+            ),
+            decode=lambda tokens: str(policy.tokenizer.decode(list(tokens))),
+        )
+        for url in section.urls
+    ]
+    return engines[0] if len(engines) == 1 else Servers(engines)
 
 
 def _spreader(config: "RunConfig", device: str) -> "Spreader | None":

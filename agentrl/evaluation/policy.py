@@ -60,6 +60,12 @@ def evaluate(
             "checkpoint and policy.path is not set; train first, or name a checkpoint"
         )
     _check_scaling(config, out)
+    if config.engine.kind == "endpoint":
+        raise ConfigError(
+            f"engine.kind is endpoint, whose servers have the base of a run and not {path}; "
+            "evaluate with engine.kind local or vllm and engine.endpoint null, or serve it and "
+            "name that with endpoint (--endpoint)"
+        )
     wiring.use_threads(config.run.threads)
     if out is None:
         return run_to_the_end(_evaluate(config, path, progress or Quiet(), None))

@@ -1,27 +1,28 @@
-"""vLLM's own server, asked over chat completions with tools."""
+"""vLLM's own server, asked over chat completions with tools; and what it lacks to train from."""
 
-import os
-import socket
-import subprocess
+import asyncio
 import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 from agentrl.cli.eval import newest_checkpoint
+from agentrl.engine.endpoint import CompletionsEngine, ServerSettings
+from agentrl.errors import ConfigError
 from agentrl.evaluation.endpoint import Endpoint
 from agentrl.evaluation.policy import evaluate
+from agentrl.learn.newpolicy import load_model
+from agentrl.policy import Sampling
 from agentrl.training import train
 from tests import test_training
+from tests.adapters import adapted, base_of
+from tests.with_vllm.served import served
+from tests.with_vllm.test_engine import request, worst_gap
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-READY_S = 600.0
-QUIET = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 GREEDY = {"evaluate.temperature": 0.0, "policy.make.head_dim": 32}
 
 
@@ -30,41 +31,24 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, test_training.__name__, test_training)
 
 
-@contextmanager
-def served(policy: Path, log: Path) -> Generator[str]:
-    """Serve a policy, and yield the URL of its API."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(policy), "--served-model-name", "tiny", "--dtype", "float32"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "256"]
-    command += ["--enforce-eager", "--kv-cache-memory-bytes", str(2**28)]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **QUIET})
-    try:
-        until_s = time.monotonic() + READY_S
-        url = f"http://127.0.0.1:{port}"
-        while not _is_well(url):
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < until_s, log.read_text()[-4000:]
-            time.sleep(0.2)
-        yield f"{url}/v1"
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _is_well(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5).is_success
-    except httpx.HTTPError:
-        return False
+async def check_what_it_lacks(url: str, policy: Path, folder: Path) -> None:
+    """A server as somebody starts it who has read nothing says what training needs."""
+    model = load_model(str(policy), dtype="float32", device="cpu").eval()
+    neutral = ServerSettings(
+        url=url,
+        model="tiny",
+        adapters=folder / "adapters",
+        vocabulary=model.config.get_text_config().vocab_size,
+        context_tokens=128,
+    )
+    with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
+        async with CompletionsEngine(replace(neutral, samplings=(Sampling(top_p=0.9),))):
+            raise AssertionError
+    async with CompletionsEngine(neutral) as engine:
+        done = await engine.generate(request(1))
+        assert worst_gap([(request(1), done)], [model]) <= 1e-3
+        with pytest.raises(ConfigError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
+            await engine.load(adapted(base_of(model), 1), 1)
 
 
 @pytest.mark.timeout(900)
@@ -73,7 +57,8 @@ def test_a_served_checkpoint_is_evaluated(tmp_path: Path) -> None:
     changes = {**GREEDY, "run.steps": 1, "warmstart.steps": 150}
     result = train(config, changes)
     checkpoint = newest_checkpoint(result.folder)
-    with served(checkpoint, tmp_path / "log") as url:
+    with served(checkpoint, tmp_path / "log", *TOOLS) as url:
         report = evaluate(config, changes, endpoint=Endpoint(url=url, model="tiny"))
+        asyncio.run(check_what_it_lacks(url, checkpoint, tmp_path))
     assert report.summary()["failed"] == 0
     assert report.summary()["n"] == 6

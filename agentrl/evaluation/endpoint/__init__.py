@@ -3,10 +3,12 @@
 An endpoint takes and returns messages, and an episode holds tokens. Here a token is a byte: `chat`
 writes each message as a line of JSON, and `engine` reads the lines back and asks the endpoint. So
 everything else (environments, records, budgets of turns and time, reports) is as it always is.
-There are no weights behind it and no log-probs, so nothing of it can train.
+There are no weights behind it and no log-probs, so nothing of it can train; what trains asks for
+tokens (`agentrl.engine.endpoint`).
 """
 
+from agentrl.endpoint import Endpoint
 from agentrl.evaluation.endpoint.chat import EndpointChat
-from agentrl.evaluation.endpoint.engine import Endpoint, EndpointEngine
+from agentrl.evaluation.endpoint.engine import EndpointEngine
 
 __all__ = ["Endpoint", "EndpointChat", "EndpointEngine"]

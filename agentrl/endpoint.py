@@ -1,0 +1,209 @@
+"""An endpoint over HTTP, asked with patience: what may pass is waited for, the rest is told."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import ConfigError, EngineError, EngineLost
+
+if TYPE_CHECKING:
+    import httpx
+
+KEY = "OPENAI_API_KEY"
+WRONG = {401: "the key", 403: "the key", 404: "the address or the model"}
+"""Answers that every further request would get too, and what they say is wrong."""
+PASSING = (408, 409, 425, 429)
+"""Answers besides 5xx that another try may not get."""
+LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a model answers."""
+
+    url: str
+    """Up to and with the version, such as `http://localhost:8000/v1`."""
+    model: str
+    key_variable: str = KEY
+    """The variable of our environment that holds the key; none is sent where it is not set."""
+    timeout_s: float = 600.0
+    """Longest silence while something is to come: an answer, or the next part of one."""
+    retries: int = 6
+    """After answers 408, 409, 425, 429 and 5xx and broken connections, waiting longer each time."""
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")) or not self.model:
+            raise ConfigError(
+                f"an endpoint is a URL and a model, got {self.url!r} and {self.model!r}; write "
+                "--endpoint http://HOST:PORT/v1 --model NAME, or engine.endpoint.urls and "
+                "engine.endpoint.model"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.url}"
+
+
+class Refused(ConfigError):
+    """An answer that every request would get."""
+
+    def __init__(self, text: str, *, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Unanswered(EngineError):
+    """What another try may get an answer to."""
+
+    def __init__(self, why: str, *, asked_s: float | None = None) -> None:
+        """`asked_s` is how long the endpoint asks to be left alone."""
+        super().__init__(why)
+        self.asked_s = asked_s
+
+
+class Patience:
+    """How long to wait between tries, and when to give up."""
+
+    def __init__(self, *, first_wait_s: float, retries: int) -> None:
+        """Wait twice as long each time, and no more than so often in a row."""
+        self._first_wait_s = first_wait_s
+        self._retries = retries
+        self._failed = 0
+
+    def progress(self) -> None:
+        """Begin anew: something came."""
+        self._failed = 0
+
+    async def wait(self, error: Unanswered, *, of: Endpoint) -> None:
+        """Wait until the next try. Raises `EngineLost` where there is none left."""
+        self._failed += 1
+        if self._failed > self._retries:
+            raise EngineLost(f"{of} did not answer after {self._failed} tries: {error}") from error
+        wait_s = self._first_wait_s * 2.0 ** min(self._failed - 1, 16)
+        await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, error.asked_s or 0.0)))
+
+
+class EndpointClient:
+    """Connections to an endpoint; `close` ends them."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        first_wait_s: float = 0.5,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        """Nothing is asked yet; `transport` is httpx's own unless given.
+
+        Raises `ConfigError` where httpx is missing.
+        """
+        try:
+            import httpx
+        except ImportError as error:
+            raise ConfigError(
+                f"an endpoint needs httpx ({error}); pip install 'agentrl[endpoint]'"
+            ) from error
+        key = os.environ.get(endpoint.key_variable)
+        self._endpoint = endpoint
+        self._first_wait_s = first_wait_s
+        self._httpx = httpx
+        self._client = httpx.AsyncClient(
+            base_url=endpoint.url.rstrip("/") + "/",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=endpoint.timeout_s,
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
+
+    def patience(self) -> Patience:
+        """Return a new measure of tries."""
+        return Patience(first_wait_s=self._first_wait_s, retries=self._endpoint.retries)
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON of an answer; without a body it is a GET.
+
+        Raises `EngineLost` after the last try, `Refused` for what every request would be refused
+        for, `EngineError` for any other refusal.
+        """
+        response = await self._answer(path, body)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise EngineError(
+                f"{self._endpoint} answered no JSON: {response.text!r:.300}"
+            ) from error
+
+    async def tell(self, path: str, body: Mapping[str, Any], *, once: bool = False) -> None:
+        """Have something done; raises as `ask` does. `once` is for what may be left undone."""
+        await (self._tried(path, body) if once else self._answer(path, body))
+
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        """Yield the JSON of a stream's events. Tries once, and raises as `ask` does, and
+        `Unanswered` for a stream that is torn; closing it hangs up."""
+        try:
+            async with self._client.stream("POST", path, json=body) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise self._refusal(response)
+                if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
+                    raise ConfigError(
+                        f"{self._endpoint} answers {path} with {kind!r} and is asked to stream; "
+                        "use a server that does, such as vLLM's"
+                    )
+                async for line in response.aiter_lines():
+                    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+                    if data == "[DONE]":
+                        return
+                    if data:
+                        yield self._event(data)
+        except self._httpx.HTTPError as error:
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
+        raise Unanswered("the stream ended before its end")
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        await self._client.aclose()
+
+    async def _answer(self, path: str, body: Mapping[str, Any] | None) -> "httpx.Response":
+        patience = self.patience()
+        while True:
+            try:
+                return await self._tried(path, body)
+            except Unanswered as error:
+                await patience.wait(error, of=self._endpoint)
+
+    async def _tried(self, path: str, body: Mapping[str, Any] | None) -> "httpx.Response":
+        method = "GET" if body is None else "POST"
+        try:
+            response = await self._client.request(method, path, json=body)
+        except self._httpx.HTTPError as error:
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
+        if not response.is_success:
+            raise self._refusal(response)
+        return response
+
+    def _event(self, data: str) -> Any:
+        try:
+            found = json.loads(data)
+        except ValueError as error:
+            raise Unanswered(f"an event of the stream is no JSON: {data!r:.300}") from error
+        if isinstance(found, dict) and "error" in found:
+            raise Unanswered(f"the stream ends with an error: {data:.300}")
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+    def _refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
+        """Return why an answer is none."""
+        status, text = response.status_code, f"{response.status_code} {response.text:.300}"
+        if (what := WRONG.get(status)) is not None:
+            return Refused(
+                f"{self._endpoint} refuses us, so {what} is wrong: {text}; the key is that of the "
+                f"variable {self._endpoint.key_variable}",
+                status=status,
+            )
+        if status not in PASSING and status < 500:
+            return EngineError(f"{self._endpoint} refuses a request: {text}")
+        asked = response.headers.get("retry-after", "")
+        waits = asked.replace(".", "", 1).isdecimal()
+        return Unanswered(text, asked_s=float(asked) if waits else None)

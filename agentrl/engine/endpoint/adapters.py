@@ -1,0 +1,53 @@
+"""Adapters as a folder that peft's readers know."""
+
+import json
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from agentrl.errors import ConfigError
+from agentrl.sync.adapters import Adapted
+
+FILE, SETTINGS, PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
+"""Where peft keeps an adapter, and what the names in there begin with."""
+
+
+def write_adapter(weights: Adapted, folder: Path) -> None:
+    """Write adapters as `PeftModel.from_pretrained` and servers read them; the folder is new.
+
+    Raises `ConfigError` for those that such a folder does not hold.
+    """
+    tensors: dict[str, Tensor] = {}
+    sizes: set[tuple[int, float]] = set()
+    for name, adapter in weights.adapters.items():
+        if adapter.transposed:
+            raise ConfigError(
+                f"learn.lora.targets names {name}, which is no linear layer, and a server of "
+                "engine.kind endpoint takes adapters of linear layers; leave it out"
+            )
+        module = f"{PREFIX}{name.removesuffix('.weight')}"
+        tensors[f"{module}.lora_A.weight"] = adapter.a.detach().cpu().contiguous()
+        tensors[f"{module}.lora_B.weight"] = adapter.b.detach().cpu().contiguous()
+        sizes.add((adapter.a.shape[0], adapter.scale))
+    if len(sizes) != 1:
+        raise ConfigError(
+            f"adapters of ranks and scales {sorted(sizes)} are to be one at a server, which takes "
+            "one rank and one scale for all; give learn.lora targets"
+        )
+    ((rank, scale),) = sizes
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "target_modules": sorted({n.split(".")[-2] for n in weights.adapters}),
+        "bias": "none",
+        "lora_dropout": 0.0,
+        "inference_mode": True,
+    }
+    partial = folder.with_name(f".{folder.name}.partial")
+    partial.mkdir(parents=True)
+    save_file(tensors, partial / FILE)
+    (partial / SETTINGS).write_text(json.dumps(settings))
+    partial.rename(folder)

@@ -1,0 +1,404 @@
+"""A server that somebody else started, as a policy engine that scores and takes adapters.
+
+weights   each version is an adapter of a name of its own, which a request names: so every token
+          is of the version that it carries, whatever the server does meanwhile
+requests  streams: what has come when one is ended, torn or under old weights stays, and the
+          rest is asked for
+answers   read by `answer.Reading`, which takes nothing on trust
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor
+
+from agentrl.closing import Closing
+from agentrl.endpoint import EndpointClient, Patience, Refused, Unanswered
+from agentrl.engine.asked import check_request, check_score
+from agentrl.engine.endpoint.adapters import write_adapter
+from agentrl.engine.endpoint.answer import Reading, drawn_body, sampled_body, scored_body
+from agentrl.engine.endpoint.flight import Errand, Flight
+from agentrl.engine.endpoint.served import (
+    await_server,
+    check_logprobs,
+    check_model,
+    check_sampling,
+)
+from agentrl.engine.endpoint.settings import ServerSettings, is_greedy, is_neutral
+from agentrl.engine.stopping import Decode
+from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
+from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest, Scores
+from agentrl.sync.adapters import Adapted, adapted_in
+from agentrl.sync.proof import TRIES, Proof, Provable, complaint
+from agentrl.thread import in_thread, in_thread_to_the_end
+
+if TYPE_CHECKING:
+    import httpx
+
+UNLOAD_S = 30.0
+"""Deadline of letting go of an adapter, which the server may as well keep."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A version of the weights at the server."""
+
+    name: str
+    """What requests call it."""
+    version: int
+    folder: Path | None = None
+    """Of the adapter; None for the base alone."""
+    proof: Proof | None = None
+    losses: int = 0
+    """How often the server had forgotten it."""
+
+
+class CompletionsEngine(Closing):
+    """Samples and scores by a server's `completions`, token ids in and token ids out."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        decode: Decode | None = None,
+        first_wait_s: float = 0.5,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        """`async with` asks the server what it is; `decode` reads stop strings.
+
+        `transport` is httpx's own unless given. Raises `ConfigError` where httpx is missing.
+        """
+        self._settings = settings
+        self._endpoint = settings.endpoint
+        self._decode = decode
+        self._client = EndpointClient(
+            self._endpoint, first_wait_s=first_wait_s, transport=transport
+        )
+        self._held = Held(settings.model, 0)
+        self._before: Held | None = None
+        self._errands: dict[str, Errand[Any]] = {}
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._loading = asyncio.Lock()
+        # A server may go on with what it knew under a name, so that none is used twice.
+        self._name = f"agentrl-{secrets.token_hex(6)}"
+        self._folder = settings.adapters.absolute() / self._name
+        self._made_parent = False
+        self._processed = False
+        self._open = True
+        self._numbers = count(1)
+
+    @property
+    def version(self) -> int:
+        """Version of the weights loaded last; 0 is the base alone."""
+        return self._held.version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn. Entropies are not known here and left out.
+
+        Raises `EngineLost` where the server is gone, `ConfigError` for what it answers that no
+        server that can be trained from does, and `ValueError` as `check_request` does.
+        """
+        settings = self._settings
+        check_request(
+            request,
+            context_tokens=settings.context_tokens,
+            vocabulary=settings.vocabulary,
+            in_flight=self._errands,
+            reads_text=self._decode is not None,
+        )
+        check_sampling(request.sampling, settings, processed=self._processed)
+        room = settings.context_tokens - len(request.prompt)
+        flight = Flight(request, min(request.max_new_tokens, room))
+        await self._ran(request.id, Errand(lambda: self._sampled(flight)))
+        return flight.completion()
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens, all under one version.
+
+        Raises `ValueError` for what a server does not tell: entropies, whole distributions, and
+        what temperature 0 makes of tokens; else as `generate` does.
+        """
+        settings = self._settings
+        check_score(
+            request,
+            # A server samples one token more, and has no other way to score a prompt.
+            context_tokens=settings.context_tokens - 1,
+            vocabulary=settings.vocabulary,
+            in_flight=self._errands,
+        )
+        check_sampling(request.sampling, settings, processed=self._processed)
+        if request.entropies or request.distribution or is_greedy(request.sampling):
+            raise ValueError(
+                f"request {request.id!r} asks for entropies, a whole distribution or temperature "
+                "0, and a server scores tokens alone; use engine.kind local or vllm"
+            )
+        found = await self._ran(request.id, Errand(lambda: self._scored(request)))
+        return found or Scores(logprobs=(), version=self.version)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        if (errand := self._errands.get(request_id)) is not None:
+            errand.end()
+
+    async def pause(self) -> None:
+        """End every request in flight as aborted and hold new ones back until `resume`."""
+        if self._resumed.is_set():
+            self._resumed.clear()
+            self._end_all()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._resumed.set()
+
+    async def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take a base with adapters, of which the server is given the adapters.
+
+        Requests in flight go on under the new version; what they have keeps the old one. With a
+        proof (`Provable`) the server scores its tokens first, and requests meet the new version
+        only when it agrees. Raises `WeightsUnproven` where it does not after another try, or is
+        late, and `ConfigError` for weights that are no adapters, and where the server takes none;
+        then the old version stays.
+        """
+        adapted = adapted_in(weights)
+        if adapted is None:
+            raise ConfigError(
+                "a server of engine.kind endpoint takes adapters, and these are whole weights; set "
+                "learn.lora"
+            )
+        proof = weights.proof if isinstance(weights, Provable) else None
+        async with self._loading:
+            new = await self._taken(adapted, version, proof)
+            old, self._held = self._held, new
+            for errand in self._errands.values():
+                errand.again()
+            await self._let_go(old)
+            before, self._before = self._before, old
+            # The server may still be at a step of the last version: its folder stays until now.
+            if before is not None and before.folder is not None:
+                await in_thread(shutil.rmtree, before.folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """End every request as aborted; adapters and their folder are gone. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        self._resumed.set()
+        self._end_all()
+        await self._let_go(self._held)
+        await self._client.close()
+        await in_thread_to_the_end(self._clear)
+
+    async def __aenter__(self) -> Self:
+        """Find out what the server is; raises `ConfigError` where it cannot be trained from."""
+        settings = self._settings
+        try:
+            check_model(await await_server(self._client, settings), settings)
+            self._processed = await check_logprobs(self._client, settings)
+            for sampling in settings.samplings:
+                check_sampling(sampling, settings, processed=self._processed)
+            self._made_parent = not settings.adapters.exists()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def _ran(self, id: str, errand: Errand[Any]) -> Any:
+        if not self._open:
+            raise EngineError("the engine is closed; make a new one")
+        self._errands[id] = errand
+        try:
+            return await errand.run()
+        finally:
+            del self._errands[id]
+
+    def _end_all(self) -> None:
+        for errand in self._errands.values():
+            errand.end()
+
+    async def _sampled(self, flight: Flight) -> bool:
+        """Sample what a flight lacks."""
+        patience = self._client.patience()
+        while flight.finish is None:
+            await self._resumed.wait()
+            held = self._held
+            losses = held.losses
+            try:
+                await self._streamed(flight, held, patience)
+            except Unanswered as error:
+                if flight.finish is None:
+                    await patience.wait(error, of=self._endpoint)
+            except Refused as error:
+                await self._found_again(held, losses, error)
+        return True
+
+    async def _streamed(self, flight: Flight, held: Held, patience: Patience) -> None:
+        """Take what one stream brings."""
+        request, context = flight.request, flight.context
+        left = flight.max_tokens - len(flight.tokens)
+        body = sampled_body(request, context, model=held.name, max_tokens=left)
+        reading = Reading(
+            str(self._endpoint),
+            context,
+            vocabulary=self._settings.vocabulary,
+            sampling=request.sampling,
+            top_logprobs=request.top_logprobs,
+        )
+        async with aclosing(self._client.events("completions", body)) as events:
+            async for event in events:
+                piece = reading.piece(event)
+                flight.take(
+                    piece, version=held.version, decode=self._decode, server=str(self._endpoint)
+                )
+                if piece.tokens:
+                    patience.progress()
+                if flight.finish is not None and piece.tokens and piece.finish is None:
+                    return  # a stop string, which the server knows nothing of
+        if flight.finish is None:
+            raise Unanswered(
+                f"the stream ended after {len(flight.tokens)} tokens, without a reason"
+            )
+
+    async def _scored(self, request: ScoreRequest) -> Scores:
+        while True:
+            await self._resumed.wait()
+            held = self._held
+            losses = held.losses
+            try:
+                return await self._scores(request, held)
+            except Refused as error:
+                await self._found_again(held, losses, error)
+
+    async def _scores(self, request: ScoreRequest, held: Held) -> Scores:
+        """Return what one version says, whether or not it is the newest."""
+        whole, at = request.prompt + request.token_ids, len(request.prompt)
+        if not is_neutral(request.sampling):
+            drawn = [
+                await self._drawn(whole[:place], whole[place], request.sampling, held)
+                for place in range(at, len(whole))
+            ]
+            return Scores(logprobs=tuple(drawn), version=held.version)
+        reading = Reading(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
+        body = scored_body(whole, model=held.name, top_logprobs=request.top_logprobs)
+        rows = reading.scores(await self._client.ask("completions", body))[at - 1 :]
+        most = request.top_logprobs
+        return Scores(
+            logprobs=tuple(
+                min(0.0, row[t]) for row, t in zip(rows, request.token_ids, strict=True)
+            ),
+            version=held.version,
+            top_logprobs=tuple(
+                tuple(sorted(row.items(), key=lambda pair: -pair[1])[:most]) for row in rows
+            )
+            if most
+            else (),
+        )
+
+    async def _drawn(
+        self, prompt: tuple[int, ...], token: int, sampling: Sampling, held: Held
+    ) -> float:
+        reading = Reading(str(self._endpoint), prompt, vocabulary=self._settings.vocabulary)
+        body = drawn_body(prompt, token, sampling, model=held.name)
+        return min(0.0, reading.drawn(await self._client.ask("completions", body), token))
+
+    # --- weights ----------------------------------------------------------------------------------
+
+    async def _taken(self, weights: Adapted, version: int, proof: Proof | None) -> Held:
+        """Return a new version that the server has, and has proven."""
+        why = ""
+        for _ in range(TRIES):
+            name = f"{self._name}-{next(self._numbers)}-version-{version}"
+            folder = self._folder / name
+            new = Held(name, version, folder, proof)
+            try:
+                await in_thread_to_the_end(write_adapter, weights, folder)
+                why = await self._given(new)
+            except BaseException:
+                await self._undone(new)
+                raise
+            if not why:
+                return new
+            await self._undone(new)
+        raise WeightsUnproven(
+            f"{self._endpoint} has not version {version} of the weights, after {TRIES} tries: {why}"
+        )
+
+    async def _given(self, new: Held) -> str:
+        """Have the server load an adapter and prove it; return what is wrong with it then."""
+        proof = new.proof
+        deadline_s = None if proof is None else proof.deadline_s
+        doing = "loading"
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._told_to_load(new)
+            if proof is None:
+                return ""
+            doing = f"scoring {len(proof.logprobs)} tokens"
+            async with asyncio.timeout(deadline_s):
+                request = proof.request(f"proof/{next(self._numbers)}")
+                scores = await self._scores(request, new)
+        except TimeoutError as error:
+            raise WeightsUnproven(
+                f"{self._endpoint} has not version {new.version} of the weights: {doing} took "
+                f"longer than {deadline_s:g} s (engine.probe.deadline_s)"
+            ) from error
+        return complaint(proof, scores, version=new.version) or ""
+
+    async def _told_to_load(self, new: Held) -> None:
+        told = {"lora_name": new.name, "lora_path": str(new.folder)}
+        try:
+            await self._client.tell("load_lora_adapter", told)
+        except EngineLost:
+            raise
+        except (EngineError, ConfigError) as error:
+            if "already been loaded" in str(error):
+                return  # an answer that was lost on its way
+            raise ConfigError(
+                f"{self._endpoint} does not take the adapter in {new.folder}: {error}; start it "
+                "with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank of at "
+                "least learn.lora.rank, where it can read engine.endpoint.adapters"
+            ) from error
+
+    async def _found_again(self, held: Held, losses: int, error: Refused) -> None:
+        """Give a server that was started anew what it had; raises the error for any other."""
+        if error.status != 404 or held.folder is None:
+            raise error
+        async with self._loading:
+            if self._held is not held or held.losses > losses:
+                return
+            if why := await self._given(held):
+                raise WeightsUnproven(
+                    f"{self._endpoint} forgot version {held.version} of the weights, and when it "
+                    f"is given them again: {why}"
+                )
+            held.losses += 1
+
+    async def _undone(self, new: Held) -> None:
+        await self._let_go(new)
+        if new.folder is not None:
+            await in_thread_to_the_end(shutil.rmtree, new.folder, ignore_errors=True)
+
+    async def _let_go(self, held: Held) -> None:
+        """Have the server forget an adapter; one that cannot be asked has forgotten it already."""
+        if held.folder is None:
+            return
+        with contextlib.suppress(EngineError, ConfigError, TimeoutError):
+            async with asyncio.timeout(UNLOAD_S):
+                told = {"lora_name": held.name}
+                await self._client.tell("unload_lora_adapter", told, once=True)
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._made_parent:
+            with contextlib.suppress(OSError):
+                self._settings.adapters.rmdir()

@@ -1,0 +1,53 @@
+"""What can be said of a server that somebody else started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.endpoint import KEY, Endpoint
+from agentrl.policy import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """A server, the model it serves, and what it will be asked for."""
+
+    url: str
+    """Up to and with the version, such as `http://localhost:8000/v1`."""
+    model: str
+    """The base, by the name it has there."""
+    adapters: Path
+    """Folder in which adapters are written, and from which the server reads them."""
+    vocabulary: int
+    """Of the model: no other token ids are believed."""
+    context_tokens: int
+    samplings: tuple[Sampling, ...] = (Sampling(),)
+    """Distributions that will be asked for."""
+    top_logprobs: int = 1
+    """Most alternatives that will be asked for."""
+    key_variable: str = KEY
+    silence_s: float = 300.0
+    """Longest silence while an answer is to come."""
+    retries: int = 8
+    start_s: float = 600.0
+    """Deadline for the server to be there."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return where it is."""
+        return Endpoint(
+            url=self.url,
+            model=self.model,
+            key_variable=self.key_variable,
+            timeout_s=self.silence_s,
+            retries=self.retries,
+        )
+
+
+def is_neutral(sampling: Sampling) -> bool:
+    """Return whether it draws from the softmax of the logits, as they are."""
+    return sampling.temperature == 1 and sampling.top_p == 1 and sampling.top_k == 0
+
+
+def is_greedy(sampling: Sampling) -> bool:
+    """Return whether it draws from a point: then a log-prob is 0, whatever a server says."""
+    return sampling.temperature == 0
