@@ -119,6 +119,23 @@ async def test_a_cell_that_is_cancelled_is_taken_back(backend: Backend) -> None:
     await pool.close()
 
 
+async def test_who_stops_waiting_for_a_cancelled_cell_takes_nobody_along(backend: Backend) -> None:
+    """Kills: the end of an interpreter that is cancelled with whoever waits for it."""
+    pool = open_pool(settings(backend, "restore"))
+    session = await pool.open()
+    await session.exec("names = ['kept']")
+    running = asyncio.create_task(session.exec("names.append('lost')\nwhile True: pass"))
+    await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.wait([running])
+    waiting = asyncio.create_task(session.exec("names.append('late')"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (await session.exec("names")).value == "['kept']"
+    await pool.close()
+
+
 async def test_a_fork_of_a_session_without_an_interpreter_has_its_files(session: Sandbox) -> None:
     await session.write("kept", b"1")
     await session.exec("import os; os._exit(0)")

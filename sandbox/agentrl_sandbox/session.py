@@ -226,7 +226,8 @@ class Session:
         if self._closed:
             raise SandboxError("this session is closed; open another one")
         if self._stopping is not None:
-            await self._stopping
+            # Whoever stops waiting for the interpreter's end does not keep it from ending.
+            await asyncio.shield(self._stopping)
             self._stopping = None
 
     async def _file(
