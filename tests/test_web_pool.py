@@ -75,6 +75,42 @@ def test_the_page_that_has_waited_longest_goes_and_empty_ones_stay() -> None:
     assert shelf.take(Place("", SCREEN)) is empty
 
 
+class Halting:
+    """A browser, and its only context, in which no page opens."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.opening = asyncio.Event()
+        self.is_closed = False
+
+    async def new_context(self, **_: Any) -> "Halting":
+        return self
+
+    def on(self, event: str, handler: Any) -> None: ...
+
+    async def new_page(self) -> Any:
+        self.opening.set()
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_a_context_whose_page_does_not_open_is_not_left_behind() -> None:
+    broken = Halting(RuntimeError("out of memory"))
+    with pytest.raises(EnvError, match="out of memory"):
+        await Visit.open(broken, SCREEN, BrowserSettings())
+    slow = Halting(None)
+    opening = asyncio.create_task(Visit.open(slow, SCREEN, BrowserSettings()))
+    await slow.opening.wait()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert (broken.is_closed, slow.is_closed) == (True, True)
+
+
 # -- in a browser ----------------------------------------------------------------------------------
 
 

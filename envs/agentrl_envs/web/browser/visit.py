@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -81,7 +82,12 @@ class Visit:
                 )
                 visit = cls(context, screen, settings)
                 context.on("page", visit._appeared)
-                visit.tabs.append(await visit._new_tab())
+                try:
+                    visit.tabs.append(await visit._new_tab())
+                except BaseException:
+                    with suppress(EnvError):
+                        await visit.close()
+                    raise
         return visit
 
     @property
