@@ -1,6 +1,7 @@
 """Entropy with its bounds, and the rules of ARPO and AEPO: worked numbers, then all numbers."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,6 @@ from agentrl.rollout.branching.entropy import (
     EntropySignal,
     bounds,
     code_signal,
-    exact_entropy,
 )
 from agentrl.rollout.branching.rule import seeded_draw
 
@@ -28,6 +28,15 @@ def log_softmax(logits: list[float]) -> list[float]:
     top = max(logits)
     norm = top + math.log(math.fsum(math.exp(x - top) for x in logits))
     return sorted((x - norm for x in logits), reverse=True)
+
+
+def exact_entropy(logits: Sequence[float]) -> float:
+    """Return the entropy of the softmax of all logits, in nats."""
+    top = max(logits)
+    weights = [math.exp(x - top) for x in logits]
+    total = math.fsum(weights)
+    centred = math.fsum(w * (x - top) for w, x in zip(weights, logits, strict=True))
+    return math.log(total) - centred / total
 
 
 def clip(x: float) -> float:

@@ -3,7 +3,7 @@
 Mutants seen caught: no cap at the base; oldest scores instead of latest; a length rounded up by
 its last bit; 1/N for DARS's zero; hardness by successes; limit beyond the first phase; DARS
 counts failures; rewards not cut; rounded means; `<` for the spread; singletons after failures;
-refill budget off by one; failures among the first; pool age and uses off by one; the oldest
+refill budget off by one; pool age and uses off by one; the oldest
 success lent; sample 0 replaced; loans to every group; failed steps in the percentile; the last
 node of a turn only; the token mask ignored; unknown entropies dropped; unknown keys of a saved
 state accepted.
@@ -23,7 +23,7 @@ from agentrl.rollout.curation.allocation import Allocation, Dars, Dart, Fixed
 from agentrl.rollout.curation.dapo import DynamicSampling, Verdict, spread, to_ask, verdict
 from agentrl.rollout.curation.outcomes import GroupResult, Result, group_result
 from agentrl.rollout.curation.record import UNSEEN, TaskRecord, observe
-from agentrl.rollout.curation.redundancy import first_complete, length_bias
+from agentrl.rollout.curation.redundancy import length_bias
 from agentrl.rollout.curation.rules import (
     CONFLICTS,
     SLOTS,
@@ -238,21 +238,12 @@ def test_refills_ask_for_what_is_missing_within_their_budget(
 # Redundancy
 
 
-def test_the_first_complete_ones_are_taken_and_the_bias_is_told() -> None:
-    lengths = (1, 2, 3, 4, 50, 60)
-    ended = tuple(replace(r, tokens=n) for r, n in zip(results(*[1.0] * 6), lengths, strict=True))
-    taken, left = first_complete(ended, wanted=4)
-    assert [r.tokens for r in taken] == [1, 2, 3, 4]
-    bias = length_bias([r.tokens for r in taken], [r.tokens for r in left])
+def test_the_bias_of_first_come_first_kept_is_told() -> None:
+    bias = length_bias([1, 2, 3, 4], [50, 60])
     assert bias is not None
     assert (bias.taken_tokens, bias.left_tokens) == (2.5, 55.0)
     assert bias.ratio == pytest.approx(2.5 / 55)
     assert length_bias([1], []) is None
-
-
-def test_failures_take_no_place_among_the_first() -> None:
-    taken, left = first_complete(results(None, 1.0, None, 0.0, 1.0), wanted=2)
-    assert ([r.sample for r in taken], [r.sample for r in left]) == ([1, 3], [4])
 
 
 # Success pool

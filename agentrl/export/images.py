@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentrl.message import Content, Image
+from agentrl.message import Image
 
 FOLDER = "images"
 ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
@@ -30,8 +30,3 @@ class ImageFiles:
     def load(self, path: str, media_type: str) -> Image:
         """Return an image that `keep` wrote."""
         return Image((self._folder / FOLDER / Path(path).name).read_bytes(), media_type)
-
-
-def parts_of(content: Content) -> tuple[str | Image, ...]:
-    """Return content as parts, text alone as one."""
-    return (content,) if isinstance(content, str) else content

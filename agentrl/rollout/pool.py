@@ -54,7 +54,6 @@ class Rollouts:
         group_size: int,
         seed: int,
         sampling: Sampling,
-        on_leaf: Callable[[Tree, Leaf], None] = lambda tree, leaf: None,
     ) -> list[Tree]:
         """Return one tree per task with `group_size` leaves each, failures among them.
 
@@ -62,7 +61,7 @@ class Rollouts:
 
         Same tasks, seed and weights give the same tokens, however the timing falls. Returns when
         the last trajectory has ended; cancelling the call ends them all and closes their
-        environments. `on_leaf` hears of each as it ends.
+        environments.
         """
         policy = GatePolicy(
             mode="sync",
@@ -80,14 +79,7 @@ class Rollouts:
             taken, left[:] = left[:count], left[count:]
             return taken
 
-        gate = self.gate(
-            policy,
-            take,
-            sampling=sampling,
-            seed=seeds,
-            hooks=Hooks(on_finished=lambda attempt, tree, leaf: on_leaf(tree, leaf)),
-        )
-        async with gate:
+        async with self.gate(policy, take, sampling=sampling, seed=seeds) as gate:
             return list((await gate.batch()).trees)
 
     def gate(

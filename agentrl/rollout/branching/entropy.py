@@ -143,19 +143,6 @@ def bounds(logprobs: Sequence[float], *, vocabulary: int, top_k: int | None = No
     return Bounds(reported, reported + min(least, greatest), reported + greatest)
 
 
-def exact_entropy(logits: Sequence[float]) -> float:
-    """Return the entropy of the softmax of all logits, in nats; -inf are tokens never drawn."""
-    top = max(logits, default=-math.inf)
-    if not math.isfinite(top):
-        raise ValueError(f"the largest of {len(logits)} logits is {top}; one must be finite")
-    weights = [math.exp(x - top) for x in logits]
-    total = math.fsum(weights)
-    return (
-        math.log(total)
-        - math.fsum(w * (x - top) for w, x in zip(weights, logits, strict=True) if w) / total
-    )
-
-
 _ROUNDING = 1e-5
 """Log-probs come in single precision: so much mass may be missing or too much."""
 

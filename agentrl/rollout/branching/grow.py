@@ -61,7 +61,6 @@ class Grower(Generic[S]):
         sampling: Sampling,
         slot: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
         on_event: Callable[[Event, BranchDecision | None], None] = lambda event, decision: None,
-        on_leaf: Callable[[Tree, Leaf], None] = lambda tree, leaf: None,
     ) -> Grown:
         """Return the tree of a task, with the leaves of the topology's budget.
 
@@ -79,7 +78,7 @@ class Grower(Generic[S]):
             clock=self.clock,
             on_event=on_event,
         )
-        return await _Alone(self, growing, Tree(task), sampling, slot, on_leaf).run()
+        return await _Alone(self, growing, Tree(task), sampling, slot).run()
 
 
 @dataclass(slots=True)
@@ -91,7 +90,6 @@ class _Alone(Generic[S]):
     tree: Tree
     sampling: Sampling
     slot: Callable[[], AbstractAsyncContextManager[object]]
-    on_leaf: Callable[[Tree, Leaf], None]
     tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     _starts: list[Start] = field(default_factory=list[Start])
     _discarded: list[Leaf] = field(default_factory=list[Leaf])
@@ -153,7 +151,6 @@ class _Alone(Generic[S]):
         if self.growing.is_ended(start):
             self.tree.end(leaf)
             self._starts.append(start)
-            self.on_leaf(self.tree, leaf)
         else:
             self._discarded.append(leaf)
         self._begin(starts)

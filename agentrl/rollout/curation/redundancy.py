@@ -1,24 +1,13 @@
-"""More asked for than needed, the first to end are taken: who they are, and what that prefers.
+"""More asked for than needed, the first to end are taken: what that prefers.
 
 Source: RollArt and ROLL's redundant environments. First come, first served prefers short
 trajectories; the figures here say by how much.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agentrl.rollout.curation.outcomes import Result, mean
-
-
-def first_complete(
-    results: Sequence[Result], *, wanted: int
-) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
-    """Return the first `wanted` results with a reward, and the other ones that have a reward.
-
-    `results` are in the order they ended. Failures are neither: they take no place.
-    """
-    valid = [result for result in results if result.reward is not None]
-    return tuple(valid[:wanted]), tuple(valid[wanted:])
+from agentrl.rollout.curation.outcomes import mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
