@@ -4,7 +4,7 @@ Every rank holds the same batch and decides the same: credit, selection and the 
 are computed everywhere. Forward and backward passes are what is split.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,9 +66,19 @@ class Ranks:
         """Let every rank have the sum of the gradients of a module that is whole on each. A
         collective."""
 
-    def gathered(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Return weights by name, whole, on the first rank; nothing on the others. A collective."""
-        return dict(weights)
+    def gathered(
+        self,
+        weights: Mapping[str, Tensor],
+        types: Mapping[str, torch.dtype] | None = None,
+        *,
+        tied: Mapping[str, str] | None = None,
+    ) -> Mapping[str, Tensor]:
+        """Return weights by name, whole, on the first rank; nothing on the others. A collective.
+
+        Those in `types` are rounded to these; `tied` are further names of some.
+        """
+        found = {n: v.to((types or {}).get(n, v.dtype)) for n, v in weights.items()}
+        return found | {name: found[first] for name, first in (tied or {}).items()}
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
         """Write a state into a folder of a checkpoint. A collective."""

@@ -270,14 +270,10 @@ class Trainer:
         tied: dict[str, str] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             first = names.setdefault(id(parameter), name)
-            if first != name:
+            if first != name and {first, name} <= weights.keys():
                 tied[name] = first
-        found = self.ranks.gathered(
-            (name, value.to(self._types.get(name, value.dtype)))
-            for name, value in weights.items()
-            if name not in tied
-        )
-        return found | {name: found[first] for name, first in tied.items() if first in found}
+        once = {name: value for name, value in weights.items() if name not in tied}
+        return self.ranks.gathered(once, self._types, tied=tied)
 
     def _adapters(self) -> dict[str, Adapter]:
         """Return the adapters, whole, on the first rank; on others none."""
@@ -286,9 +282,10 @@ class Trainer:
             return own
         halves = {f"{n}.A": one.a for n, one in own.items()}
         halves |= {f"{n}.B": one.b for n, one in own.items()}
-        found = self.ranks.gathered(halves.items())
+        found = self.ranks.gathered(halves)
         return {
-            name: replace(one, a=found[f"{name}.A"], b=found[f"{name}.B"])
+            # In memory of their own: how far products are alike may depend on alignment.
+            name: replace(one, a=found[f"{name}.A"].clone(), b=found[f"{name}.B"].clone())
             for name, one in own.items()
             if f"{name}.A" in found
         }

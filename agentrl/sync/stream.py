@@ -5,6 +5,7 @@ it is and where it is written to.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,68 @@ def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
+class Shaped:
+    """What has to be known of a tensor before it is there."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Return how many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how long it is."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where tensors lie in a file of safetensors, none of them shared."""
+
+    header: bytes
+    """What comes before them."""
+    tensors: Mapping[str, Shaped]
+    """In the order in which they are written."""
+    starts: Mapping[str, int]
+    """Where each begins, in bytes from the beginning of the file."""
+    size_bytes: int
+
+    @classmethod
+    def of(
+        cls, tensors: Mapping[str, Shaped], *, said: Mapping[str, str] | None = None
+    ) -> "Layout":
+        """Return how tensors lie; `said` goes into the header.
+
+        Raises `ValueError` for a type that no weight has.
+        """
+        # The widest first: then every tensor begins at a multiple of its own width.
+        ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
+        header: dict[str, object] = {"__metadata__": dict(said)} if said else {}
+        ends = [0]
+        for name, tensor in ordered.items():
+            if tensor.dtype not in KINDS:
+                raise ValueError(
+                    f"{name!r} is {tensor.dtype}, which no weight is; convert it first"
+                )
+            ends.append(ends[-1] + tensor.size_bytes)
+            header[name] = {
+                "dtype": KINDS[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": ends[-2:],
+            }
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        before = len(text).to_bytes(8, "little") + text
+        starts = (len(before) + end for end in ends)
+        return cls(
+            before, ordered, dict(zip(ordered, starts, strict=False)), len(before) + ends[-1]
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Laid:
     """Weights in the order in which they are written, and what is written before them."""
 
@@ -55,22 +118,9 @@ def laid(weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None
     `said` goes into the header. What shares its storage is there once, under its first name.
     Raises `ValueError` for a type that no weight has.
     """
-    # The widest first: then every tensor begins at a multiple of its own width.
-    ordered = sorted(distinct(weights).items(), key=lambda item: -item[1].element_size())
-    header: dict[str, object] = {"__metadata__": dict(said)} if said else {}
-    stop = 0
-    for name, tensor in ordered:
-        if tensor.dtype not in KINDS:
-            raise ValueError(f"{name!r} is {tensor.dtype}, which no weight is; convert it first")
-        start, stop = stop, stop + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": KINDS[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, stop],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return Laid(len(text).to_bytes(8, "little") + text, tuple(tensor for _, tensor in ordered))
+    found = distinct(weights)
+    layout = Layout.of({n: Shaped(tuple(t.shape), t.dtype) for n, t in found.items()}, said=said)
+    return Laid(layout.header, tuple(found[name] for name in layout.tensors))
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

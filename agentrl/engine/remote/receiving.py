@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from agentrl.engine.remote.shared_weights import MemoryFile
 from agentrl.sync.meeting import Group, Meeting
+from agentrl.sync.memory import MemoryFile
 from agentrl.thread import in_thread
 
 

@@ -30,7 +30,6 @@ from agentrl.engine.remote.frames import (
     write_frame,
 )
 from agentrl.engine.remote.receiving import Received, Receiver
-from agentrl.engine.remote.shared_weights import MemoryFile
 from agentrl.engine.remote.wire import (
     completion_frame,
     read_request,
@@ -42,6 +41,7 @@ from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
 from agentrl.sync.adapters import MARK, Adapted, Base, unpacked
 from agentrl.sync.meeting import Meeting
+from agentrl.sync.memory import MemoryFile
 from agentrl.sync.stream import header_of
 from agentrl.thread import in_thread
 

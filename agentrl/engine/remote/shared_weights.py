@@ -1,8 +1,6 @@
-"""Weights in memory that processes of one machine share: nothing is left when all have ended."""
+"""Weights that engines read where they are: in memory that processes of this machine share."""
 
-import os
 import threading
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -12,48 +10,47 @@ from torch import Tensor
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.weights import Weights
 from agentrl.sync.adapters import Base, adapted_in, packed
+from agentrl.sync.memory import MemoryFile
 from agentrl.sync.proof import Proof, Provable
-from agentrl.sync.stream import write_safetensors
 
 
-class MemoryFile:
-    """A file of safetensors that has no name on any disk, and goes with this object."""
+class Shared:
+    """What is in a file in memory, which goes with this object and whoever else has it."""
 
-    def __init__(self) -> None:
-        """Make an empty one."""
-        self.descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, self.descriptor)
-        self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
-        """Where processes of the same user find it, while this object lives."""
-        self.size_bytes = 0
+    def __init__(self, file: MemoryFile) -> None:
+        self._file = file
 
-    def write(self, weights: Mapping[str, Tensor], said: Mapping[str, str] | None = None) -> None:
-        """Write weights into it, while it is empty; see `write_safetensors`."""
-        with os.fdopen(self.descriptor, "wb", closefd=False) as file:
-            self.size_bytes = write_safetensors(file, weights, said=said)
+    @property
+    def path(self) -> Path:
+        """Return where it is."""
+        return self._file.path
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how long it is."""
+        return self._file.size_bytes
 
 
-class SharedBase(MemoryFile):
+class SharedBase(Shared):
     """A base of adapters."""
 
     def __init__(self, base: Base) -> None:
-        """Copy the base; the copy goes with this object."""
-        super().__init__()
+        """Take the base as `MemoryFile.of` does."""
+        super().__init__(MemoryFile.of(base.weights))
         self.id = base.id
-        self.write(base.weights)
 
 
-class SharedWeights(MemoryFile):
+class SharedWeights(Shared):
     """A state dict; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights; the copy goes with this object. A base is copied the first time, and
-        stays as long as there is the `Base` or anything that was shared over it."""
-        super().__init__()
+        """Copy the weights, unless they are in such memory already: see `MemoryFile.of`. A base is
+        taken the first time, and stays as long as there is the `Base` or anything that was shared
+        over it."""
         adapted = adapted_in(weights)
         tensors, said = (weights, {}) if adapted is None else packed(adapted)
         self.base = None if adapted is None else _shared_base(adapted.base)
-        self.write(tensors, said)
+        super().__init__(MemoryFile.of(tensors, said))
         self.proof: Proof | None = weights.proof if isinstance(weights, Provable) else None
         """What who has taken them is asked."""
 
@@ -70,7 +67,7 @@ def _shared_base(base: Base) -> SharedBase:
 
 
 def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
-    """Return weights as something that has a path, copying a state dict."""
+    """Return weights as something that has a path, copying a state dict that has none."""
     if isinstance(weights, SharedWeights):
         return weights
     if isinstance(weights, Mapping):

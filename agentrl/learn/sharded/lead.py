@@ -33,7 +33,7 @@ class LeadingTrainer(Trainer):
             super().forget(before=before)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the weights, whole and copied, in this process's memory."""
+        """Return the weights, whole and copied, in memory that engines can read."""
         with self._together("weights"):
             return super().weights()
 

@@ -1,6 +1,6 @@
 """The ranks of one trainer as a process group of torch: Gloo between CPUs, NCCL between GPUs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learning.precision import Precision
 from agentrl.errors import LearnError
-from agentrl.learn.dtensor import whole
 from agentrl.learn.ranks import Ranks
 from agentrl.learn.sharded.balance import split
+from agentrl.learn.sharded.gather import gathered
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.sharded.shards import read_shards, write_shards
 from agentrl.learn.tally import Tally
@@ -67,17 +67,16 @@ class MeshRanks(Ranks):
             own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = self.total(own)
 
-    def gathered(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Return weights by name, whole, in the memory of the first rank's machine.
-
-        One tensor after the other: no device ever holds more than one of them whole.
-        """
-        found: dict[str, Tensor] = {}
-        for name, value in weights:
-            full = whole(value)
-            if self.rank == 0:
-                found[name] = full.cpu()
-        return found
+    def gathered(
+        self,
+        weights: Mapping[str, Tensor],
+        types: Mapping[str, torch.dtype] | None = None,
+        *,
+        tied: Mapping[str, str] | None = None,
+    ) -> Mapping[str, Tensor]:
+        """Return weights by name, whole, in memory of the first rank's machine that engines can
+        read; see `gathered`."""
+        return gathered(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
         """Write this rank's part of a state into a folder that all ranks see."""
