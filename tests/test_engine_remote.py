@@ -1,7 +1,7 @@
 """Engines on the other side of a socket: the contract, bit for bit, and whatever can break.
 
 Mutants seen caught: an abort that is not passed on; requests of a client that is gone go on; any
-proof of the key will do.
+proof of the key will do; a client that goes ends everybody's pause; a pause that ended counts on.
 """
 
 import asyncio
@@ -289,6 +289,9 @@ async def test_a_client_that_goes_while_it_pauses_leaves_nobody_waiting(
     async with EngineServer(local, key=KEY) as server, asyncio.timeout(DEADLINE_S):
         port = await server.listen("127.0.0.1", 0)
         gone, stays = [await connect(f"127.0.0.1:{port}", key=KEY) for _ in range(2)]
+        # A pause that has ended is nobody's any more.
+        await stays.pause()
+        await stays.resume()
         await gone.pause()
         running = asyncio.create_task(stays.generate(long()))
         await until(lambda: local.statistics().waiting == 1)
