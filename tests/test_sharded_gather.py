@@ -1,7 +1,4 @@
-"""Weights of several ranks, put together in memory that engines read: every bit, and once.
-
-Mutants seen caught: MUTANTS.
-"""
+"""Weights of several ranks, put together in memory that engines read: every bit, and once."""
 
 import os
 import resource

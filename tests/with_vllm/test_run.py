@@ -76,6 +76,23 @@ def test_a_run_beside_the_trainer(tmp_path: Path) -> None:
     assert all(line["age/max"] <= 1 for line in lines)
 
 
+def test_two_engines_take_their_weights_by_broadcast(tmp_path: Path) -> None:
+    """Adapters, vLLM's own, go round; both engines have had the base by then."""
+    changes = {
+        **ADAPTERS,
+        "engine.vllm.adapters": "native",
+        "engine.processes": 2,
+        "engine.broadcast": {"bucket_bytes": 10_000},
+        "rollout.mode": "async",
+        "rollout.max_staleness": 0,
+        "learn.optimizer": {"learning_rate": 0.03},
+    }
+    lines = read_metrics(run(tmp_path / "broadcast", "vllm", changes).folder)
+    assert len(lines) == SIZES["run.steps"]
+    assert all(line["engine_gap/age0_fraction"] == 1 for line in lines)
+    assert all(0 < line["engine_gap/age0_max"] < 1e-3 for line in lines)
+
+
 def test_a_policy_that_sees_trains_as_with_the_local_engine(tmp_path: Path) -> None:
     """Its images are shown over turns, and its tower's new weights reach vLLM in every step."""
     found: dict[str, RunResult] = {}
