@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,11 @@ def _replacing(path: Path) -> Generator[Path]:
     try:
         yield partial
         partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == str(partial):
+            error.filename = str(path)
         raise
 
 

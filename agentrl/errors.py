@@ -101,6 +101,18 @@ class CancelledRollout(RolloutError):
 
 
 @contextmanager
+def first_error() -> Generator[None]:
+    """Raise the first error of a task group as itself, with its own cause."""
+    try:
+        yield
+    except BaseExceptionGroup as broken:
+        error: BaseException = broken
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__
+
+
+@contextmanager
 def blame(kind: type[RolloutError], what: str) -> Generator[None]:
     """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from agentrl.env import Action, Box, Env, GoldPlayer, Observation, Placing
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
 from agentrl.task import Task
 
@@ -44,7 +44,8 @@ async def play_gold(
     if not isinstance(env, GoldPlayer):
         raise ConfigError(
             f"{type(env).__name__} has no gold player; give it a method "
-            "gold(task, seen) -> Action, or pass gold=... to register_tool_env"
+            "gold(task, seen) -> Action, pass gold=... to register_tool_env, or begin with a model "
+            "that needs no demonstrations: policy.path, without policy.make and warmstart"
         )
 
     async def gold(new: Observation, seen: tuple[Message, ...]) -> Action:
@@ -70,6 +71,11 @@ async def play(
     while max_turns is None or len(actions) < max_turns:
         places.append(await env.places() if wants_places and isinstance(env, Placing) else {})
         action = await act(new, tuple(seen))
+        if not isinstance(action, Action):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise EnvError(
+                f"the player of task {task.id!r} returned {action!r:.80}; return agentrl.say(text) "
+                "or agentrl.call(tool, argument=...)"
+            )
         new, reward, terminated, truncated, _ = await env.step(action)
         actions.append(action)
         replies.append(new)

@@ -7,6 +7,7 @@ Distributions list a function that registers their environments under the entry-
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 from agentrl.env import Action, Env
 from agentrl.env_id import EnvId
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentrlError, ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
@@ -91,7 +92,7 @@ def register_tool_env(
     register(id, maker, description=description)
 
 
-def make(id: str, **kwargs: Any) -> Env:
+def make(id: str, /, **kwargs: Any) -> Env:
     """Return a new environment.
 
     `id` is one of
@@ -99,7 +100,8 @@ def make(id: str, **kwargs: Any) -> Env:
     - `namespace/Name-v0`, a registered one; without the version, the newest;
     - `module:Class`, with no registration;
     - `module:namespace/Name-v0`, registered by importing `module`;
-    - `gymnasium:FrozenLake-v1`, one of Gymnasium's, as text.
+    - `gymnasium:FrozenLake-v1`, one of Gymnasium's, as text; `gymnasium:module:Name-v0` imports
+      `module` first, and `gymnasium:module:Class` needs no registration there.
 
     `kwargs` override the registered ones. Raises `ConfigError` for an unknown id, with the nearest
     known ones, for settings the environment does not have, and for what is no environment.
@@ -116,6 +118,9 @@ def make(id: str, **kwargs: Any) -> Env:
     if not isinstance(env, Env):  # pyright: ignore[reportUnnecessaryIsInstance]
         members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
         missing = ", ".join(name for name in members if not hasattr(env, name))
+        gymnasium = sys.modules.get("gymnasium")
+        if gymnasium is not None and isinstance(env, gymnasium.Env):
+            raise ConfigError(f"{id} made a gymnasium.Env; name it gymnasium:{id}")
         raise ConfigError(
             f"{id} made a {type(env).__name__}, which lacks {missing}; implement agentrl.Env "
             "(agentrl.env.BaseEnv has defaults for fork and close)"
@@ -224,7 +229,7 @@ def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
         point = "agentrl.gym.text_env:GymnasiumTextEnv"
         return EnvSpec(id=id, entry_point=point, kwargs={"id": rest}), point
     if EnvId.is_id(rest):
-        _import(module, id)
+        import_named(module, id)
         return _registry.find(rest)
     return EnvSpec(id=id, entry_point=id), id
 
@@ -234,7 +239,7 @@ def load(entry_point: str) -> Maker:
     module_name, _, name = entry_point.partition(":")
     if not module_name or not name:
         raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
-    found: Any = _import(module_name, entry_point)
+    found: Any = import_named(module_name, entry_point)
     for part in name.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), n=1)
@@ -246,16 +251,22 @@ def load(entry_point: str) -> Maker:
     return cast("Maker", found)
 
 
-def _import(module_name: str, named_by: str) -> Any:
+def import_named(module_name: str, named_by: str) -> Any:
+    """Return the module that `named_by`, an id or an entry point, names. Raises `ConfigError`."""
     try:
         return import_module(module_name)
-    except ModuleNotFoundError as error:
-        # Only the named module itself: one that it fails to import is the error to see.
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
+    except AgentrlError:
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"{named_by}: there is no module {missing!r} on the import path; install it, or "
+                "run from the folder that holds it with that folder on PYTHONPATH"
+            ) from error
         raise ConfigError(
-            f"{named_by}: there is no module {error.name!r} on the import path; install it, or run "
-            "from the folder that holds it with that folder on PYTHONPATH"
+            f"{named_by}: the module {module_name} cannot be imported: {type(error).__name__}: "
+            f"{error}"
         ) from error
 
 

@@ -26,7 +26,7 @@ from agentrl.atomic import write_json
 from agentrl.config.changes import changes
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentrlError, ConfigError
 from agentrl.machine import environment
 
 __all__ = ["RunFolder", "write_json"]
@@ -132,11 +132,11 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Close, and leave no trace of a new run that a wrong config ended before it had a policy.
+        """Close, and leave no trace of a new run that an error ended before it had a policy.
 
-        Its config can only be mended, and then it is another run.
+        Its config or its environment can only be mended, and then it is another run.
         """
-        wrong = kind is not None and issubclass(kind, ConfigError)
+        wrong = kind is not None and issubclass(kind, AgentrlError)
         if wrong and self.path in self._made and not (self.policy.exists() or self._has_steps):
             for file in (self.config, self.environment, self.summary):
                 file.unlink(missing_ok=True)

@@ -85,13 +85,14 @@ class ToolEnv:
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of a split, each stamped with it."""
-        for task in self._tasks(split, seed):
-            if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(
-                    f"tasks({split!r}, {seed}) yielded a {type(task).__name__}; "
-                    "yield agentrl.Task(prompt=..., answer=...)"
-                )
-            yield task if task.split == split else replace(task, split=split)
+        with blame(EnvError, f"tasks({split!r}, {seed})"):
+            for task in self._tasks(split, seed):
+                if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise ConfigError(
+                        f"tasks({split!r}, {seed}) yielded a {type(task).__name__}; "
+                        "yield agentrl.Task(prompt=..., answer=...)"
+                    )
+                yield task if task.split == split else replace(task, split=split)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -199,8 +200,8 @@ async def judged(
         if isinstance(verdict, Scored):
             verdict, info = verdict.reward, dict(verdict.info)
         if not isinstance(verdict, Mapping):
-            return checked_reward(task, float(cast("float", verdict))), info
-        components = {name: float(part) for name, part in verdict.items()}
+            return checked_reward(task, _number(task, verdict)), info
+        components = {name: _number(task, part, name) for name, part in verdict.items()}
         for name, part in components.items():
             checked_reward(task, part, component=name)
         return sum(components.values()), {**info, "reward_components": components}
@@ -227,8 +228,22 @@ def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
     """Return a finite reward; raise `EnvError` naming the task and the value otherwise."""
     if math.isfinite(reward):
         return reward
-    which = f"component {component!r} of the reward" if component else "the reward"
     raise EnvError(
-        f"{which} of task {task.id!r} is {reward}; a reward must be finite, so fix the reward "
-        "function for this task's answer"
+        f"{_which(component)} of task {task.id!r} is {reward}; a reward must be finite, so fix the "
+        "reward function for this task's answer"
     )
+
+
+def _number(task: Task, verdict: object, component: str = "") -> float:
+    """Return what a reward function made as a number; raise `EnvError` for what is none."""
+    try:
+        return float(cast("float", verdict))
+    except (TypeError, ValueError):
+        raise EnvError(
+            f"{_which(component)} of task {task.id!r} is {verdict!r:.80}; return a number from "
+            "every path of the reward function, a mapping of names to numbers, or a Scored"
+        ) from None
+
+
+def _which(component: str) -> str:
+    return f"component {component!r} of the reward" if component else "the reward"

@@ -269,6 +269,13 @@ def _content(value: object) -> Content:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
+        kind = type(value)
+        if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+            # Its text would be an address, another one each time.
+            raise TypeError(
+                f"the tool returned a value of type {kind.__name__}, which is neither text nor "
+                "JSON; return what the model shall read, or give the class a __str__"
+            ) from None
         return str(value)
 
 

@@ -1,7 +1,7 @@
 """`agentrl init`: a project that works as it is.
 
 Mutants seen caught: a file left out of the package; a placeholder left in; an existing folder
-overwritten; the partial folder left behind.
+overwritten; the partial folder left behind; a hyphen in the name of a module.
 """
 
 import os
@@ -49,8 +49,20 @@ def test_the_project_s_own_test_passes(root: Path, tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+def test_a_hyphen_is_an_underscore_to_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init.init("my-agent", folder=tmp_path)
+    project = tmp_path / "my-agent"
+    assert capsys.readouterr().out.splitlines()[-1] == "  agentrl train my_agent.yaml"
+    assert {"my_agent.yaml", "my_agent_env.py"} < {path.name for path in project.iterdir()}
+    config = load_config(project / "my_agent.yaml")
+    assert (config.env.id, config.run.name) == ("my_agent_env:my_agent/Multiply-v0", "my_agent")
+
+
 @pytest.mark.parametrize(
-    ("name", "near"), [("My-shop", "my_shop"), ("3d", "d"), ("a/b", "a_b"), ("..", "shop")]
+    ("name", "near"),
+    [("My-shop", "my_shop"), ("3d", "d"), ("a/b", "a_b"), ("..", "shop"), ("-x", "x")],
 )
 def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str, near: str) -> None:
     with pytest.raises(ConfigError) as caught:

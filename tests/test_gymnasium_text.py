@@ -1,5 +1,7 @@
 """Gymnasium's environments as agentrl environments."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,6 +16,7 @@ from agentrl.env import Action, call, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported
 from agentrl.gym.space_words import action_words, read_action
 from agentrl.gym.text_env import GymnasiumTextEnv
+from agentrl.registry import make
 from agentrl.task import Task
 from agentrl.testing import check_env
 
@@ -162,6 +165,55 @@ async def test_a_reward_that_is_no_number_fails_the_episode() -> None:
     with pytest.raises(EnvError, match="is nan"):
         await env.step(say("a"))
     await env.close()
+
+
+USERS = """
+import gymnasium
+from gymnasium import spaces
+
+
+class Digit(gymnasium.Env):
+    observation_space = spaces.Text(9)
+    action_space = spaces.Discrete(10)
+
+    def __init__(self, secret=3):
+        self.secret = secret
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "guess", {}
+
+    def step(self, action):
+        return "end", float(action == self.secret), True, False, {}
+
+
+gymnasium.register("user/Digit-v0", entry_point="users_digits:Digit")
+"""
+
+
+@pytest.mark.parametrize("name", ["user/Digit-v0", "Digit"])
+async def test_an_environment_of_the_user_s_is_named_with_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "users_digits.py").write_text(USERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "users_digits", raising=False)
+    gymnasium.registry.pop("user/Digit-v0", None)
+    if "/" in name:
+        with pytest.raises(ConfigError, match=f"Or name the module .* gymnasium:MODULE:{name}"):
+            make(f"gymnasium:{name}")
+    for secret in (3, 5):
+        env = make(f"gymnasium:users_digits:{name}", secret=secret)
+        opening, _ = await env.reset(seed=1)
+        assert opening.messages[-1].text == (
+            "Answer with one action, a number from 0 to 9.\n\nguess"
+        )
+        assert (await env.step(say("5")))[1] == float(secret == 5)
+        await env.close()
+    with pytest.raises(ConfigError, match="did you mean 'Digit'"):
+        make("gymnasium:users_digits:Digti")
+    with pytest.raises(ConfigError, match="doesn't exist in namespace user"):
+        make("gymnasium:users_digits:user/Nothing-v0")
 
 
 BOX = spaces.Box(0, 1)

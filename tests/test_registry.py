@@ -75,8 +75,22 @@ def test_a_module_can_be_imported_first(module: str) -> None:
 
 
 def test_what_a_module_fails_to_import_is_the_error_to_see(module: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+    words = (
+        "needs_more:World: the module needs_more cannot be imported: ModuleNotFoundError: .*where"
+    )
+    with pytest.raises(ConfigError, match=words) as raised:
         make("needs_more:World")
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
+
+
+def test_a_gymnasium_environment_is_told_its_prefix() -> None:
+    with pytest.raises(ConfigError, match=r"made a gymnasium\.Env; name it gymnas"):
+        make("gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv")
+
+
+def test_a_setting_may_be_called_id() -> None:
+    made = make("agentrl.gym.text_env:GymnasiumTextEnv", id="FrozenLake-v1")
+    assert next(iter(made.tasks("train"))).prompt
 
 
 def test_gymnasiums_environments_have_a_prefix() -> None:

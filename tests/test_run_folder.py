@@ -20,7 +20,7 @@ from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.load import load_config
 from agentrl.config.run import EnvSection, RunConfig, RunSection
 from agentrl.config.section import unread
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 from agentrl.run_folder import RunFolder
 
 
@@ -175,9 +175,12 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert tree(tmp_path) == {}
 
 
-def test_a_wrong_config_found_later_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="wrong"), RunFolder.open(config(tmp_path), resume=False):
-        raise ConfigError("wrong")
+@pytest.mark.parametrize("kind", [ConfigError, EnvError])
+def test_what_is_wrong_before_a_policy_leaves_nothing(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="wrong"), RunFolder.open(config(tmp_path), resume=False):
+        raise kind("wrong")
     assert tree(tmp_path) == {}
 
 

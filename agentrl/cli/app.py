@@ -1,5 +1,6 @@
 """The application: its commands, and how an error reaches the user."""
 
+import errno
 import os
 import sys
 from importlib.metadata import entry_points
@@ -36,6 +37,7 @@ from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError
 
 DEBUG = "--debug"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = "agentrl.commands"
 """Group of typer applications that distributions add, each a command with commands below it."""
 
@@ -105,7 +107,8 @@ def add_commands() -> None:
 
 
 def main() -> None:
-    """Run a command. Exits 2 for an error agentrl raises on purpose, 130 after Ctrl-C.
+    """Run a command. Exits 2 for an error agentrl raises on purpose or a file that cannot be used,
+    130 after Ctrl-C.
 
     The working folder is on the import path, so that a config can name `module:Class` there.
     """
@@ -119,4 +122,11 @@ def main() -> None:
         if debug:
             raise
         show_error(error)
+        sys.exit(2)
+    except OSError as error:
+        if debug or (error.filename is None and error.errno not in FULL):
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        rule = "check that the place exists, that you may use it, and that the disk has room"
+        show_error(error, f"{place}{error.strerror}; {rule}")
         sys.exit(2)

@@ -1,6 +1,7 @@
 """Arguments that several commands share."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,19 @@ Overrides = Annotated[
 EnvKwargs = Annotated[
     str, typer.Option(help="Keyword arguments of the environment, as a JSON object.")
 ]
+
+
+def writable(file: Path | None, option: str) -> None:
+    """Raise `ConfigError` where `file` cannot be written, before the work that it is to hold."""
+    if file is None:
+        return
+    folder = file.parent
+    if file.is_dir():
+        raise ConfigError(f"{option} is {file}, which is a folder; name a file")
+    if not folder.is_dir():
+        raise ConfigError(f"{option} is {file}, and there is no folder {folder}; make it first")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{option} is {file}, and nothing can be written to {folder}")
 
 
 def env_kwargs(text: str) -> dict[str, Any]:

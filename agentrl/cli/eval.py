@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import Overrides
+from agentrl.cli.arguments import Overrides, writable
 from agentrl.cli.console import err, show_table
 from agentrl.cli.progress import watch
+from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.evaluation.endpoint import Endpoint
@@ -48,11 +49,14 @@ def evaluate(
     from agentrl.evaluation import policy
     from agentrl.evaluation.report import HEADINGS
 
+    writable(json, "--json")
     asked = None if endpoint is None and model is None else endpoint_of(endpoint, model)
     if target.is_dir():
         if asked is None:
-            checkpoint = checkpoint or newest_checkpoint(target)
+            checkpoint = checkpoint_of(target, checkpoint)
         target = target / "config.yaml"
+    elif not target.exists() and target.suffix not in {".yaml", ".yml"}:
+        raise _no_target(target)
     config = load_config(target, overrides or ())
     with watch(err) as progress:
         report = policy.evaluate(
@@ -75,9 +79,35 @@ def endpoint_of(url: str | None, model: str | None) -> "Endpoint":
     return Endpoint(url=url or "", model=model or "")
 
 
+def checkpoint_of(run: Path, named: Path | None) -> Path:
+    """Return a checkpoint of a run: the newest, or the named one, by its path or by its name.
+
+    Raises `ConfigError` for a name that is none. `OWNER/NAME` is left to the Hugging Face hub.
+    """
+    if named is None:
+        return newest_checkpoint(run)
+    inside = run / "checkpoints" / named
+    if named.exists() or len(named.parts) == 2:
+        return named
+    if inside.is_dir():
+        return inside
+    known = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    raise ConfigError(
+        f"--checkpoint is {named}, and there is no such folder; {run} has "
+        f"{', '.join(known) or 'no checkpoints'}"
+    )
+
+
+def _no_target(target: Path) -> ConfigError:
+    runs = sorted(str(path.parent) for path in target.parent.glob("*/config.yaml"))
+    return ConfigError(
+        f"{target}: no such run, and no such config file; "
+        + (f"there are the runs {', '.join(runs)}" if runs else "agentrl train makes a run")
+    )
+
+
 def newest_checkpoint(run: Path) -> Path:
     """Return the newest checkpoint in a run's folder."""
-    from agentrl.errors import ConfigError
     from agentrl.learn.checkpoint import latest
 
     found = latest(run / "checkpoints")

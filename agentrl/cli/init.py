@@ -25,30 +25,39 @@ FILES = {
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A Python name, such as shop.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the project, such as shop or my-shop.")
+    ],
     *,
     folder: Annotated[Path, typer.Option(help="Where the project folder is made.")] = Path(),
 ) -> None:
     """Make a project: an environment, its config, a test that passes."""
     project = make_project(name, folder)
     out.print(
-        f"made {project}: next\n  cd {project}\n  pytest\n  agentrl train {name}.yaml",
+        f"made {project}: next\n  cd {project}\n  pytest\n  agentrl train {module_name(name)}.yaml",
         markup=False,
         highlight=False,
     )
 
 
+def module_name(name: str) -> str:
+    """Return what Python calls a project: `my_agent` for `my-agent`."""
+    return name.replace("-", "_")
+
+
 def make_project(name: str, folder: Path) -> Path:
     """Write the project `folder/name` and return it: whole, or not at all.
 
-    Raises `ConfigError` for a name that is no Python name, and for a folder that holds something.
+    Raises `ConfigError` for a name that Python could not import with `_` in the place of `-`, and
+    for a folder that holds something.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         near = re.sub(r"\W+", "_", name.lower()).strip("_0123456789") or "shop"
         raise ConfigError(
-            f"{name!r} cannot be imported from Python; use small letters, digits and '_', such as "
-            f"{near}"
+            f"{name!r} cannot be imported from Python; use small letters, digits, '_' and '-', "
+            f"such as {near}"
         )
+    module = module_name(name)
     project = folder / name
     if project.exists() and (not project.is_dir() or any(project.iterdir())):
         raise ConfigError(f"{project} is there already and not empty; choose another name")
@@ -57,8 +66,8 @@ def make_project(name: str, folder: Path) -> Path:
     try:
         for source, target in FILES.items():
             text = (files("agentrl.cli") / "scaffold" / source).read_text(encoding="utf-8")
-            filled = Template(text).substitute(name=name)
-            (partial / target.format(name=name)).write_text(filled, encoding="utf-8")
+            filled = Template(text).substitute(name=module)
+            (partial / target.format(name=module)).write_text(filled, encoding="utf-8")
         partial.chmod(0o755)
         partial.rename(project)
     except BaseException:

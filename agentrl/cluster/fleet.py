@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Protocol, Self
 
 from agentrl.cluster.host import Method
-from agentrl.errors import EnvError
+from agentrl.errors import EnvError, first_error
 
 
 class WorkerDied(Exception):
@@ -60,13 +60,12 @@ class Fleet:
     async def open(self) -> Self:
         """Start all workers; raises what their start raises, and `TimeoutError`."""
         try:
-            async with asyncio.timeout(self._start_s), asyncio.TaskGroup() as group:
-                for berth in self._berths:
-                    group.create_task(self._fill(berth))
-        except BaseException as error:
+            with first_error():
+                async with asyncio.timeout(self._start_s), asyncio.TaskGroup() as group:
+                    for berth in self._berths:
+                        group.create_task(self._fill(berth))
+        except BaseException:
             await self.close()
-            if isinstance(error, BaseExceptionGroup):
-                raise error.exceptions[0] from None
             raise
         return self
 

@@ -140,6 +140,9 @@ def _unknown_method(place: _Place, name: object) -> str:
 def _wrong_value(place: _Place, value: object) -> str:
     wants = wanted(place.annotation, place.metadata)
     required = place.key is not None and place.key.required
+    if value in [method_of(section) for section in place.sections if method_of(section)]:
+        way = f"; write {place.dotted}.name={value}, or `{place.dotted}: {{name: {value}}}`"
+        return f"{place.dotted} is {value}, wanted a section{way}"
     hint = _hint(value, place.annotation, required=required)
     return f"{place.dotted} is {shown(value)}, wanted {wants}{hint}{_doc(place)}"
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from agentrl.errors import first_error
+
 A = TypeVar("A")
 R = TypeVar("R")
 
@@ -22,10 +24,8 @@ async def together(
         for place, argument in waiting:
             found[place] = await function(argument)
 
-    try:
+    with first_error():
         async with asyncio.TaskGroup() as running:
             for _ in range(min(limit or len(arguments), len(arguments))):
                 running.create_task(work())
-    except BaseExceptionGroup as broken:
-        raise broken.exceptions[0] from None
     return [found[place] for place in range(len(arguments))]

@@ -8,7 +8,8 @@
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, cast
 
 import gymnasium
 
@@ -17,6 +18,7 @@ from agentrl.errors import ConfigError, ForkUnsupported
 from agentrl.gym.space_words import action_words, check_words, read_action, state_words
 from agentrl.gym.toy_text import WORDINGS, Wording
 from agentrl.message import Message
+from agentrl.registry import import_named, load
 from agentrl.rewards import answers
 from agentrl.seed_tasks import seed_tasks
 from agentrl.task import Split, Task
@@ -49,16 +51,14 @@ class GymnasiumTextEnv:
     ) -> None:
         """`id` is Gymnasium's, with the `kwargs` of its `make`, or a function that makes one.
 
+        `module:Name-v0` imports `module`, which registers it; `module:Class` needs no registration.
+
         `instructions` (the rules), `actions` (the names of actions 0, 1, ...) and `describe` (from
         the unwrapped environment and an observation to text) replace the ones that are known for
         Gymnasium's toy-text environments.
         """
-        if isinstance(id, str):
-            try:
-                gymnasium.spec(id)
-            except (gymnasium.error.Error, ModuleNotFoundError) as error:
-                raise ConfigError(f"gymnasium:{id}: {error}") from error
         self._id = id
+        self._maker = _maker(id) if isinstance(id, str) else id
         self._kwargs = kwargs
         self._instructions = instructions
         self._actions = tuple(actions)
@@ -118,9 +118,7 @@ class GymnasiumTextEnv:
             await in_thread(env.close)
 
     def _made(self) -> GymEnv:
-        if not isinstance(self._id, str):
-            return self._id()
-        return gymnasium.make(self._id, **self._kwargs)
+        return self._maker(**self._kwargs)
 
     def _prompt(self) -> str:
         env = self._made()
@@ -163,6 +161,21 @@ class GymnasiumTextEnv:
             Message("tool", told, tool_call_id=c.id, name=c.name) for c in action.tool_calls
         ]
         return Observation(tuple(messages) or (Message("user", told),)), 0.0, False, False, {}
+
+
+def _maker(id: str) -> Callable[..., GymEnv]:
+    """Return what makes the environment that a text names. Raises `ConfigError`."""
+    module, colon, name = id.rpartition(":")
+    if colon:
+        import_named(module, f"gymnasium:{id}")
+        if name.isidentifier() and name not in gymnasium.registry:
+            return cast(Callable[..., GymEnv], load(id))
+    try:
+        gymnasium.spec(name)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        hint = "" if colon else f" Or name the module that registers it: gymnasium:MODULE:{id}"
+        raise ConfigError(f"gymnasium:{id}: {error}{hint}") from error
+    return partial(gymnasium.make, name)
 
 
 def _plain(drawing: str) -> str:

@@ -209,6 +209,12 @@ def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | No
 
 
 def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
+    text = str(path)
+    if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
+        raise ConfigError(
+            f"policy.path is {text}, and there is no such folder; name one with config.json, "
+            "*.safetensors and a tokenizer, or a model of the Hugging Face hub"
+        )
     try:
         with no_bars():
             return kind.from_pretrained(path, **options)

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from agentrl.env import Env, Observation, say
-from agentrl.errors import EnvError, RolloutError, blame
+from agentrl.errors import EnvError, RolloutError, blame, first_error
 from agentrl.gold import GoldEpisode, play_gold
 from agentrl.seeds import derive
 from agentrl.task import Task
@@ -48,10 +48,12 @@ async def demonstrate(
         on_episode()
         return episode
 
-    async with asyncio.TaskGroup() as group:
-        running = [
-            group.create_task(one(task, guess)) for task, guess in zip(tasks, guesses, strict=True)
-        ]
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(one(task, guess))
+                for task, guess in zip(tasks, guesses, strict=True)
+            ]
     return [task.result() for task in running]
 
 
