@@ -137,8 +137,8 @@ async def test_the_reward_sees_the_whole_conversation_and_may_have_parts() -> No
         (math.nan, f"task '{TASK.id}' is nan"),
         (math.inf, "is inf"),
         ({"right": 1.0, "style": -math.inf}, "component 'style' .* is -inf"),
-        ("one", "reward of task .*ValueError"),
-        (None, "reward of task .*TypeError"),
+        ("one", "the reward of task .* is .one.; return a number"),
+        (None, "the reward of task .* is None; return a number"),
     ],
 )
 async def test_a_reward_that_is_no_finite_number_is_an_error(verdict: Any, words: str) -> None:
