@@ -135,7 +135,7 @@ def test_the_others_end_with_a_killed_parent(tmp_path: Path) -> None:
 def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
     config = load_config(config_file(tmp_path), {"learn.devices.count": 2})
     nowhere = Policy(tmp_path / "none", model_of(), cast(Any, None), cast(Any, None))
-    with pytest.raises(ConfigError, match="cannot be read by AutoConfig"):
+    with pytest.raises(ConfigError, match="there is no such folder"):
         leading_trainer(config, nowhere)
 
 
