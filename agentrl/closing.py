@@ -1,8 +1,10 @@
-"""What is closed with its block."""
+"""What is closed with its block, and many of it at once."""
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 
 class Closing(ABC):
@@ -22,3 +24,19 @@ class Closing(ABC):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class Closes(Protocol):
+    """What can be closed."""
+
+    async def close(self) -> None:
+        """Release everything. Idempotent."""
+        ...
+
+
+async def close_all(ones: Iterable[Closes]) -> None:
+    """Close all of them at once, wait for every one, then raise what kept the first from it."""
+    ends = await asyncio.gather(*(one.close() for one in ones), return_exceptions=True)
+    for end in ends:
+        if end is not None:
+            raise end

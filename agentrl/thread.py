@@ -64,7 +64,12 @@ async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwa
 
     For work that must not be left half done, such as an optimiser step.
     """
-    running = asyncio.ensure_future(in_thread(function, *args, **kwargs))
+    return await to_the_end(in_thread(function, *args, **kwargs))
+
+
+async def to_the_end(work: Coroutine[Any, Any, R], /) -> R:
+    """Await work; a cancelled caller waits for its end before it goes on."""
+    running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -8,6 +8,7 @@ cache, of the wrong rows, of two versions at once, or without the temperature.
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,16 @@ async def test_it_samples_and_updates_as_it_should(
         got = await engine.generate(request(number))
         plain = [policy] * (number + 1)
         assert worst_gap([(request(number), got)], plain) <= 1e-3
+
+    leaving = asyncio.create_task(engine.load(policies[1].state_dict(), 5))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    with suppress(asyncio.CancelledError):  # unless it was through already
+        await leaving
+    got = await engine.generate(request(5))
+    assert (engine.version, set(got.versions)) == (5, {5})  # what it has is what it says
+    assert worst_gap([(request(5), got)], [policies[1]] * 6) <= 1e-3
 
     proven = await check_engine(
         engine,

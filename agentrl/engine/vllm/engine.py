@@ -20,6 +20,7 @@ from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
+from agentrl.thread import to_the_end
 from agentrl.vision.processor import ImageProcessor
 
 T = TypeVar("T")
@@ -142,17 +143,21 @@ class VllmEngine(Closing):
         """Take new weights (a state dict with Hugging Face names, or a folder of safetensors).
 
         Requests in flight go on: what they have is computed again under the new weights, and their
-        next tokens carry the new version. Weights that vLLM refuses break the engine.
+        next tokens carry the new version. Weights that vLLM refuses break the engine. A cancelled
+        load goes on to its end: half of it would be no version.
         """
         self._check_usable()
         async with self._turn:
-            try:
-                with blame(EngineError, "vLLM's new weights"):
-                    await self._in_thread(lambda: self._core.load(weights))
-            except AgentrlError as error:
-                self._break(error)
-                raise
-            self._version = version
+            await to_the_end(self._loaded(weights, version))
+
+    async def _loaded(self, weights: Weights, version: int) -> None:
+        try:
+            with blame(EngineError, "vLLM's new weights"):
+                await self._in_thread(lambda: self._core.load(weights))
+        except AgentrlError as error:
+            self._break(error)
+            raise
+        self._version = version
 
     async def close(self) -> None:
         """End every request as aborted and release the model. Idempotent."""

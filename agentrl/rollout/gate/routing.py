@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.closing import close_all
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.gate.health import Health, HealthRule
 
@@ -179,12 +180,7 @@ class Router:
 
     async def close(self) -> None:
         """Close every engine, then raise what kept one from it. Idempotent."""
-        ends = await asyncio.gather(
-            *(engine.close() for engine in self._engines), return_exceptions=True
-        )
-        for end in ends:
-            if end is not None:
-                raise end
+        await close_all(self._engines)
 
     async def _watched(self, index: int, request: GenerateRequest) -> Completion:
         """Sample, and learn from how it ends whether the engine is well."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self
 
+from agentrl.closing import close_all
 from agentrl.errors import EnvError
 from agentrl_envs.gui.desktop.desktop import Desktop
 from agentrl_envs.gui.desktop.settings import DesktopSettings
@@ -127,10 +128,12 @@ class DesktopPool:
         left = [*self._all]
         for kept in (self._ready, self._used, self._set):
             kept.clear()
-        await asyncio.gather(*(desktop.close() for desktop in left))
-        self._all.clear()
-        self._changed.set()
-        await self.rest()
+        try:
+            await close_all(left)
+        finally:
+            self._all.clear()
+            self._changed.set()
+            await self.rest()
 
     # -- which one --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ ends with its last.
 import asyncio
 from typing import TYPE_CHECKING, Self
 
+from agentrl.closing import close_all
 from agentrl.errors import EnvError
 from agentrl_envs.pooled import Chores, Places
 from agentrl_envs.web.browser.browser import Browser
@@ -126,8 +127,10 @@ class BrowserPool:
         await self._chores.cancel()
         running = [*filter(None, self._browsers), *self._retired]
         self._browsers = [None] * len(self._browsers)
-        await asyncio.gather(*(browser.close() for browser in running))
-        await self._playwright.stop()
+        try:
+            await close_all(running)
+        finally:
+            await self._playwright.stop()
 
     async def _visit(self, place: Place) -> tuple[Visit, bool]:
         slot = min(range(len(self._browsers)), key=self._load)
