@@ -130,6 +130,8 @@ class Server(httpx.AsyncBaseTransport):
         """Released by every stream that begins to wait."""
         self.go = asyncio.Event()
         self.hangups = 0
+        self.unknown = asyncio.Semaphore(0)
+        """Released by every request for a model that is not there."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/v1/")
@@ -171,6 +173,7 @@ class Server(httpx.AsyncBaseTransport):
                 raise fault
             return fault
         if body["model"] != "base" and body["model"] not in self.adapters:
+            self.unknown.release()
             return httpx.Response(404, json={"error": {"message": "does not exist"}})
         if body.get("logprobs", 0) > self.max_logprobs:
             return httpx.Response(400, json={"error": {"message": "logprobs: too many"}})

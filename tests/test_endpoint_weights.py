@@ -1,6 +1,11 @@
 """Adapters at a server that somebody else started: each version proven, each token of its own.
 
 The server is in this event loop; tests/with_vllm/test_endpoint.py asks vLLM's.
+
+Mutants seen caught: requests in flight stay with old weights; tokens carry the version of the
+start; nothing is proven, or the old version is; old adapters, or their folders, stay; a server
+begun anew is not proven, or given its weights by every request; a scale without the rank; copies
+that are none.
 """
 
 import asyncio
@@ -145,6 +150,10 @@ async def test_a_server_that_was_started_anew_is_given_the_weights_again(tmp_pat
         loads = len(server.told)
         scoring = asyncio.create_task(engine.score(Asked(id="s", prompt=PROMPT, token_ids=(8,))))
         running += [asyncio.create_task(engine.generate(request(n))) for n in (5, 6)]
+        server.loads.clear()
+        for _ in range(3):
+            await server.unknown.acquire()
+        server.loads.set()
         server.go.set()
         assert (await scoring).version == 1
         for one in await asyncio.gather(*running):

@@ -1,6 +1,11 @@
 """A server that somebody else started as the engine: what it is asked, what is believed, and when.
 
 The server is in this event loop; tests/with_vllm/test_endpoint.py asks vLLM's.
+
+Mutants seen caught: one seed for every place; a penalty left to the server; prompts not compared;
+log-probs not counted; tokens of no vocabulary; greedy log-probs as told; all alternatives; tokens
+after a stop string; ends that nobody asked for; tries counted over progress; a pause that holds
+nothing back; raw log-probs, or logits, that pass; contexts that are not compared.
 """
 
 import asyncio
@@ -16,6 +21,8 @@ import numpy as np
 import pytest
 
 from agentrl.engine.endpoint import CompletionsEngine
+from agentrl.engine.endpoint.answer import Piece
+from agentrl.engine.endpoint.flight import Flight
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import PolicyEngine, Sampling, ScoringEngine
 from agentrl.policy import ScoreRequest as Asked
@@ -124,6 +131,15 @@ async def test_a_stop_string_ends_the_stream_here(tmp_path: Path, length: int) -
         assert server.hangups == 1
         other = await engine.generate(request(max_new_tokens=40, stop_strings=("?",)))
         assert other == whole
+
+
+def test_what_comes_with_the_end_of_a_stop_string_and_after_it_is_dropped() -> None:
+    flight = Flight(request(stop_strings=("b",)), max_tokens=12)
+    piece = Piece((0, 1, 2), (-0.1, -0.2, -0.3), (((0, -0.1),), ((1, -0.2),), ((2, -0.3),)))
+    flight.take(piece, version=4, decode=letters, server="s")
+    done = flight.completion()
+    assert (done.token_ids, done.logprobs, done.versions) == ((0, 1), (-0.1, -0.2), (4, 4))
+    assert (done.finish, len(done.top_logprobs)) == ("stop", 2)
 
 
 async def test_a_shaped_distribution_is_the_one_that_is_told(tmp_path: Path) -> None:
