@@ -1,4 +1,8 @@
-"""Weights of several ranks, put together in memory that engines read: every bit, and once."""
+"""Weights of several ranks, put together in memory that engines read: every bit, and once.
+
+Mutants seen caught: the rows of a rank rounded down; the last part not cut off; types ignored; a
+place counted in numbers; copied though in memory; hidden by a proof; written at once or not at all.
+"""
 
 import os
 import resource
