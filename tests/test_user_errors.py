@@ -194,5 +194,17 @@ def test_the_first_error_of_a_group_keeps_its_cause() -> None:
     assert inner.__cause__ is cause
 
 
+def test_the_place_is_the_innermost_line() -> None:
+    def inner() -> None:
+        raise ValueError
+
+    def outer() -> None:
+        inner()
+
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the place is what counts
+        outer()
+    assert place_of(raised.value).endswith(", in inner")
+
+
 def test_an_error_of_ours_alone_has_no_place() -> None:
     assert place_of(ValueError("never raised")) == ""
