@@ -18,8 +18,8 @@ class Phase(Protocol):
 class Progress(Protocol):
     """Follows a run phase by phase."""
 
-    def phase(self, name: str, *, total: int) -> AbstractContextManager[Phase]:
-        """Enter a phase; leaving the block ends it."""
+    def phase(self, name: str, *, total: int, done: int = 0) -> AbstractContextManager[Phase]:
+        """Enter a phase, of which `done` is done already; leaving the block ends it."""
         ...
 
     def say(self, text: str) -> None:
@@ -36,9 +36,9 @@ class Quiet:
     """Shows nothing."""
 
     @contextmanager
-    def phase(self, name: str, *, total: int) -> Generator[Phase]:
+    def phase(self, name: str, *, total: int, done: int = 0) -> Generator[Phase]:
         """Enter a phase without showing it."""
-        del name, total
+        del name, total, done
         yield _QuietPhase()
 
     def say(self, text: str) -> None:

@@ -16,9 +16,9 @@
     9     weights into the engine               Gate.load, in `_Loop._step` below
 
 cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
-in processes of their own, learn/sharded/ the trainer of step 8 on several devices; sync/ is how
-weights get from one to the other. gateway/ makes an agent program a world; vision/ is what images
-become in steps 3, 6 and 8.
+in processes of their own, engine/endpoint/ asks servers that somebody else started, learn/sharded/
+is the trainer of step 8 on several devices; sync/ is how weights get from one to the other.
+gateway/ makes an agent program a world; vision/ is what images become in steps 3, 6 and 8.
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
 wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py,
@@ -57,6 +57,7 @@ from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.drafts.play import DraftedPlay
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.gate.batch import Batch
+from agentrl.rollout.gate.deadline import Deadline, GateDeadlines
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.likeness import likeness_figures
 from agentrl.rollout.pool import Rollouts
@@ -116,11 +117,12 @@ def train(
     wiring.use_threads(config.run.threads)
     make_env = wiring.env_factory(config)
     env = make_env()
-    heldout = wiring.evaluation_tasks(config, env)
+    progress = progress or Quiet()
+    heldout = wiring.evaluation_tasks(config, env, progress.say)
     wiring.guard_splits(config, env, heldout)
     sampler = wiring.task_sampler(config, env, heldout)
     with RunFolder.open(config, resume=resume) as folder:
-        parts = (folder, make_env, sampler, heldout, progress or Quiet())
+        parts = (folder, make_env, sampler, heldout, progress)
         return run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
 
 
@@ -331,8 +333,7 @@ class _Loop:
             self.credit.truncate_after(self.trainer.version)
         before = self.summary.get("before") or await self._evaluate("before")
         try:
-            with self._phase("train", self.schedule.steps) as phase:
-                phase.advance(self.trainer.version)
+            with self._training() as phase:
                 while self.trainer.version < self.schedule.steps:
                     figures = await self._step()
                     writer.write(self.trainer.version, figures)
@@ -438,16 +439,22 @@ class _Loop:
     @asynccontextmanager
     async def _judged(self) -> AsyncGenerator[None]:
         """Let the engine serve the evaluation alone, with the averaged weights if there are any."""
-        engine, trainer = self.gate.engine, self.trainer
         async with self.gate.held():
-            if trainer.ema is None:
+            if self.trainer.ema is None:
                 yield
                 return
-            await engine.load(await in_thread_to_the_end(trainer.judged_weights), trainer.version)
+            await self._lend(self.trainer.judged_weights)
             try:
                 yield
             finally:
-                await engine.load(await in_thread_to_the_end(self.weights), trainer.version)
+                await self._lend(self.weights)
+
+    async def _lend(self, weights: Callable[[], Mapping[str, Any]]) -> None:
+        """Load weights of the version that there is, behind a gate that is held."""
+        version = self.trainer.version
+        taken = await in_thread_to_the_end(weights)
+        async with Deadline(GateDeadlines().load_s, f"loading version {version} to judge it"):
+            await self.gate.engine.load(taken, version)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):
@@ -458,6 +465,10 @@ class _Loop:
         return report.summary()
 
     @contextmanager
-    def _phase(self, name: str, total: int) -> Generator[Phase]:
-        with self.summary.timed(name), self.progress.phase(name, total=total) as phase:
+    def _training(self) -> Generator[Phase]:
+        total, done = self.schedule.steps, self.trainer.version
+        with (
+            self.summary.timed("train"),
+            self.progress.phase("train", total=total, done=done) as phase,
+        ):
             yield phase

@@ -95,9 +95,19 @@ def task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSample
     )
 
 
-def evaluation_tasks(config: RunConfig, env: Env) -> list[Task]:
-    """Return the held-out tasks of every evaluation of the run."""
-    return heldout_tasks(env, count=config.evaluate.tasks, seed=derive(config.run.seed, "heldout"))
+def evaluation_tasks(
+    config: RunConfig, env: Env, say: Callable[[str], None] | None = None
+) -> list[Task]:
+    """Return the held-out tasks of every evaluation of the run; `say` hears of it where they are
+    fewer than it asks for."""
+    wanted = config.evaluate.tasks
+    found = heldout_tasks(env, count=wanted, seed=derive(config.run.seed, "heldout"))
+    if say is not None and len(found) < wanted:
+        say(
+            f"evaluate.tasks is {wanted}, and {config.env.id} has {len(found)} different held-out "
+            "tasks: all of them are played"
+        )
+    return found
 
 
 def split_overlap(

@@ -309,6 +309,27 @@ async def test_engines_that_are_gone_are_left_out_and_the_group_is_formed_anew()
         await sends.close()
 
 
+async def test_engines_that_die_one_after_the_other_are_no_reason_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once, tried = Spreader._once, list[int]()  # pyright: ignore[reportPrivateUsage]
+    async with asyncio.timeout(DEADLINE_S), Away(3) as away:
+
+        async def dies(self: Spreader, row: Any, engines: Any, *how: Any, **keeps: Any) -> str:
+            tried.append(len(engines))
+            if len(engines) > 1:
+                await away.servers[len(engines) - 1].close()
+                raise EngineError("an engine died")
+            return await once(self, row, engines, *how, **keeps)
+
+        monkeypatch.setattr(Spreader, "_once", dies)
+        sends = spreader()
+        copy = await sends.spread(times(1), away.remotes)
+        await sends.load(away.remotes[0], copy, 1)
+        assert (tried, away.has(0)) == ([3, 2, 1], (1, True))
+        await sends.close()
+
+
 async def test_engines_that_live_and_cannot_meet_are_an_error_after_two_tries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -324,6 +345,59 @@ async def test_engines_that_live_and_cannot_meet_are_an_error_after_two_tries(
         with pytest.raises(EngineError, match="no interface has that address"):
             await sends.spread(times(1), away.remotes)
         assert tried == [1, 1]
+        await sends.close()
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the numbers of the groups that the trainer has left."""
+    found: list[str] = []
+    close = Group.close
+
+    def leave(self: Group) -> None:
+        if self.meeting.rank == 0:
+            found.append(self.meeting.name.rpartition("/")[2])
+        close(self)
+
+    monkeypatch.setattr(Group, "close", leave)
+    return found
+
+
+async def test_a_group_is_left_when_it_is_of_no_use_any_more(left: list[str]) -> None:
+    async with asyncio.timeout(DEADLINE_S), Away(2) as away:
+        sends = spreader()
+        await sends.spread(times(1), away.remotes)
+        await sends.load(away.remotes[1], SharedWeights(times(2)), 2)
+        assert left == ["2"], "it was of one engine, for once"
+        await sends.spread(times(3), away.remotes[:1])
+        assert left == ["2", "1"], "there are other engines now"
+        await sends.close()
+        assert left == ["2", "1", "3"]
+
+
+@pytest.mark.parametrize("versions", [1, 2], ids=["new group", "kept group"])
+async def test_a_group_that_an_engine_breaks_when_all_is_sent_is_left(
+    monkeypatch: pytest.MonkeyPatch, left: list[str], versions: int
+) -> None:
+    receive, failing = Receiver.receive, [versions]
+
+    async def fails(self: Receiver, meeting: Meeting, **sizes: Any) -> Any:
+        found = await receive(self, meeting, **sizes)
+        failing[0] -= 1
+        if failing[0] == 0:
+            await asyncio.sleep(0.5)  # until rank 0 has sent all
+            raise EngineError("no room")
+        return found
+
+    monkeypatch.setattr(Receiver, "receive", fails)
+    async with asyncio.timeout(DEADLINE_S), Away(1) as away:
+        sends = spreader()
+        for version in range(1, versions + 1):
+            copy = await sends.spread(times(version), away.remotes)
+            await sends.load(away.remotes[0], copy, version)
+        assert away.has(0) == (versions, True)
+        assert sends.groups == 2
+        assert left == ["1"]
         await sends.close()
 
 

@@ -1,7 +1,7 @@
 """Bars in a terminal, a few lines in a log.
 
 Mutants seen caught: a line per step; figures forgotten by an advance without any; time to go from
-the whole instead of the rest; a phase that never ends.
+the whole instead of the rest, or from what an earlier run did; a phase that never ends.
 """
 
 import io
@@ -57,6 +57,20 @@ def test_a_slow_phase_shows_that_it_is_alive() -> None:
         f"train: {done}/1000" for done in (2, 3, 4)
     ]
     assert all("loss 1" in line for line in lines[1:])
+
+
+def test_what_goes_on_counts_its_own_time_alone() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    with PlainProgress(lines.append, clock=clock).phase("train", total=160, done=60) as phase:
+        for _ in range(8):
+            clock.now += 4
+            phase.advance()
+    assert lines == [
+        "train: goes on after 60, 100 to do",
+        "train: 64/160, 16 s, 384 s to go",
+        "train: 68/160, ended after 32.0 s",
+    ]
 
 
 def test_a_phase_that_breaks_says_where() -> None:

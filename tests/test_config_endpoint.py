@@ -79,6 +79,18 @@ def test_the_engine_of_a_config(tmp_path: Path) -> None:
         engine_of(config(tmp_path, {**ASKED, "engine.endpoint.urls": ["h:1"]}), policy)
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_a_killed_run_left_in_its_own_folder_goes(tmp_path: Path, is_own: bool) -> None:
+    named = {} if is_own else {"engine.endpoint.adapters": str(tmp_path / "shared")}
+    made = config(tmp_path, {**ASKED, **named, "run.name": "killed"})
+    policy = policy_in(tmp_path / "policy", made)
+    folders = [tmp_path / "killed" / "adapters" / "agentrl-1", tmp_path / "shared" / "agentrl-2"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    engine_of(made, policy)
+    assert [folder.exists() for folder in folders] == [not is_own, True]
+
+
 @pytest.mark.parametrize("tokens", [None, 5])
 def test_its_weights_are_always_proven(tmp_path: Path, tokens: int | None) -> None:
     own = {} if tokens is None else {"engine.probe": {"tokens": tokens}}

@@ -4,12 +4,13 @@ The server is in this event loop; tests/with_vllm/test_endpoint.py asks vLLM's.
 
 Mutants seen caught: requests in flight stay with old weights; tokens carry the version of the
 start; nothing is proven, or the old version is; old adapters, or their folders, stay; a server
-begun anew is not proven, or given its weights by every request; a scale without the rank; copies
-that are none.
+begun anew is not proven, or given its weights by every request, or for ever; a scale without the
+rank; copies that are none.
 """
 
 import asyncio
 import copy
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from peft import PeftModel
 
 from agentrl.engine.endpoint import Servers
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.errors import ConfigError, WeightsUnproven
+from agentrl.errors import ConfigError, EngineLost, WeightsUnproven
 from agentrl.policy import ScoreRequest as Asked
 from agentrl.sync.adapters import Adapted, Adapter, Base
 from tests.adapters import adapted, base_of
@@ -163,6 +164,19 @@ async def test_a_server_that_was_started_anew_is_given_the_weights_again(tmp_pat
         server.base = 0.5
         with pytest.raises(WeightsUnproven, match="forgot version 1"):
             await engine.generate(request(7))
+
+
+async def test_a_server_that_goes_on_forgetting_is_lost(tmp_path: Path) -> None:
+    server = Server()
+    async with asking(server, tmp_path, retries=2) as engine:
+        await engine.load(weights(0.3), 1)
+        server.faults.extend(httpx.Response(404) for _ in range(9))
+        with pytest.raises(EngineLost, match=r"3 tries: it takes version 1 .* and forgets it"):
+            await engine.generate(request())
+        with pytest.raises(EngineLost, match=r"3 tries"):
+            await engine.score(Asked(id="s", prompt=PROMPT, token_ids=(8,)))
+        server.faults = deque([httpx.Response(404)])
+        check_said(await engine.generate(request(1)), {1: 0.3})
 
 
 async def test_several_servers_are_one_engine(tmp_path: Path) -> None:

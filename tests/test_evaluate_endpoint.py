@@ -300,6 +300,16 @@ def test_the_command_asks_the_endpoint(
     assert "pass@1" in out
 
 
+def test_fewer_tasks_than_are_asked_for_are_said(config: Path) -> None:
+    said: list[str] = []
+    for wanted in (500, 12):
+        loaded = load_config(config, {"evaluate.tasks": wanted})
+        wiring.evaluation_tasks(loaded, Doubles(), said.append)
+    (line,) = said
+    assert "evaluate.tasks is 500" in line
+    assert "different held-out tasks: all of them are played" in line
+
+
 @pytest.mark.parametrize("key", ["each.tokens", "total.money"])
 def test_what_nobody_counts_cannot_be_bounded(config: Path, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"evaluate\.budget\.{key} is 5"):

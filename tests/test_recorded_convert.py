@@ -212,6 +212,8 @@ CLICK = {"action": "click", "coordinate": [10, 20]}
         ("pyautogui.scroll(-5)", [{"action": "scroll", "direction": "down", "amount": 5}]),
         ("pyautogui.scroll(500, x=10, y=20)",
          [{"action": "scroll", "direction": "up", "amount": 5, "coordinate": [10, 20]}]),
+        ("pyautogui.scroll(10)", [{"action": "scroll", "direction": "up", "amount": 10}]),
+        ("pyautogui.scroll(11)", [{"action": "scroll", "direction": "up", "amount": 1}]),
         ("pyautogui.hscroll(3)", [{"action": "scroll", "direction": "right", "amount": 3}]),
         ("pyautogui.FAILSAFE = False\npyautogui.click(10, 20)", [CLICK]),
         ("DONE", [{"action": "done"}]),

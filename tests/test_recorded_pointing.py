@@ -50,6 +50,8 @@ def does(action: str, **arguments: Any) -> Action:
         (does("click", element=5), does("click", element=4), False),
         (does("click", coordinate=[300, 150]), does("click", element=4), True),
         (does("click", element=4), does("click", element=4), True),
+        # An element is hit in its middle, and that of the window is in the list.
+        (does("click", element=1), does("click", coordinate=[300, 150]), True),
         (does("click", element=99), does("click", element=99), True),
         (does("click", element=99), does("click", element=2), False),
         (does("click"), does("click", element=2), False),

@@ -1,6 +1,7 @@
 """Weights as a stream of safetensors: what is written is what the format's own reader reads.
 
-Mutants seen caught: tied weights written twice; strided tensors written as they lie in memory.
+Mutants seen caught: tied weights written twice; strided tensors written as they lie in memory;
+the narrowest tensor first.
 """
 
 import io
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.weights import read_weights
-from agentrl.sync.stream import KINDS, distinct, write_safetensors
+from agentrl.sync.stream import KINDS, Layout, Shaped, distinct, write_safetensors
 
 
 def written(weights: dict[str, Tensor]) -> bytes:
@@ -23,12 +24,12 @@ def written(weights: dict[str, Tensor]) -> bytes:
     return file.getvalue()
 
 
-@given(
-    parts=st.lists(
-        st.tuples(st.sampled_from(list(KINDS)), st.lists(st.integers(0, 3), max_size=3)), max_size=6
-    ),
-    seed=st.integers(0, 99),
+kinds_and_shapes = st.lists(
+    st.tuples(st.sampled_from(list(KINDS)), st.lists(st.integers(0, 3), max_size=3)), max_size=6
 )
+
+
+@given(parts=kinds_and_shapes, seed=st.integers(0, 99))
 def test_what_is_written_is_read(parts: list[tuple[torch.dtype, list[int]]], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     weights = {
@@ -40,6 +41,14 @@ def test_what_is_written_is_read(parts: list[tuple[torch.dtype, list[int]]], see
     for name, value in weights.items():
         assert found[name].dtype == value.dtype
         assert torch.equal(found[name], value)
+
+
+@given(parts=kinds_and_shapes)
+def test_each_begins_at_a_multiple_of_its_width(parts: list[tuple[torch.dtype, list[int]]]) -> None:
+    tensors = {f"{i}": Shaped(tuple(shape), kind) for i, (kind, shape) in enumerate(parts)}
+    layout = Layout.of(tensors)
+    for name, tensor in tensors.items():
+        assert layout.starts[name] % tensor.dtype.itemsize == 0
 
 
 def test_what_is_no_row_after_the_other_is_written_so() -> None:

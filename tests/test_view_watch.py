@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from agentrl.cli.app import app
 from agentrl.view.frame import curve, frame, span
 from agentrl.view.source import RunSource
-from agentrl.view.standing import Standing, Watch, phase_of, reward_curve
+from agentrl.view.standing import Standing, Watch, phase_of, reward_curve, step_seconds
 from benchmarks.made_run import MadeRun
 
 
@@ -61,6 +61,20 @@ def test_the_interval_is_over_groups() -> None:
     assert (step, two.tasks, two.mean) == (2, 2, 0.5)
     # Student's t with one degree of freedom, times the standard error of 0.5.
     assert two.high - two.mean == pytest.approx(12.706 * 0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        ([], None),
+        ([5.0], None),
+        ([5.0, 8.0], 3.0),
+        ([0.0, 4.0, 8.0, 36_000.0, 36_004.0, 36_008.0], 4.0),
+        ([8.0, 5.0], 0.0),
+    ],
+)
+def test_a_night_between_two_steps_is_no_pace(times: list[float], seconds: float | None) -> None:
+    assert step_seconds(times) == seconds
 
 
 def test_where_the_time_of_trajectories_went(folder: Path) -> None:

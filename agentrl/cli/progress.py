@@ -65,9 +65,9 @@ class RichProgress:
         self._bars.stop()
 
     @contextmanager
-    def phase(self, name: str, *, total: int) -> Generator[Phase]:
+    def phase(self, name: str, *, total: int, done: int = 0) -> Generator[Phase]:
         """Add a line; it stays, as it was last, when the phase ends."""
-        task = self._bars.add_task(name, total=total, figures="")
+        task = self._bars.add_task(name, total=total, completed=done, figures="")
         try:
             yield _Bar(self._bars, task)
         finally:
@@ -98,9 +98,9 @@ class PlainProgress:
         self._write = write
         self._clock = clock
 
-    def phase(self, name: str, *, total: int) -> AbstractContextManager[Phase]:
+    def phase(self, name: str, *, total: int, done: int = 0) -> AbstractContextManager[Phase]:
         """Write that a phase begins, goes on and ends."""
-        return _Lines(name, total=total, write=self._write, clock=self._clock)
+        return _Lines(name, total=total, done=done, write=self._write, clock=self._clock)
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -111,15 +111,23 @@ class _Lines:
     """The lines of one phase."""
 
     def __init__(
-        self, name: str, *, total: int, write: Callable[[str], None], clock: Callable[[], float]
+        self,
+        name: str,
+        *,
+        total: int,
+        done: int,
+        write: Callable[[str], None],
+        clock: Callable[[], float],
     ) -> None:
         self._name, self._total, self._write, self._clock = name, total, write, clock
-        self._done = self._tenths = 0
+        self._done = self._before = done
+        self._tenths = done * TENTHS // max(total, 1)
         self._words = ""
         self._began = self._last = clock()
 
     def __enter__(self) -> "_Lines":
-        self._write(f"{self._name}: begins, {self._total} to do")
+        before = f"goes on after {self._before}" if self._before else "begins"
+        self._write(f"{self._name}: {before}, {self._total - self._before} to do")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -132,8 +140,9 @@ class _Lines:
         now, tenths = self._clock(), self._done * TENTHS // max(self._total, 1)
         quiet_s = now - self._last
         if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
-            to_go_s = (now - self._began) / self._done * (self._total - self._done)
-            self._write(self._line(f"{now - self._began:.0f} s, {max(to_go_s, 0):.0f} s to go"))
+            rate_s = (now - self._began) / max(self._done - self._before, 1)
+            to_go_s = max(rate_s * (self._total - self._done), 0)
+            self._write(self._line(f"{now - self._began:.0f} s, {to_go_s:.0f} s to go"))
             self._tenths, self._last = tenths, now
 
     def _line(self, timing: str) -> str:

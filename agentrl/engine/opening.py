@@ -1,5 +1,6 @@
 """From the engine section of a config to an engine."""
 
+import shutil
 import sys
 from dataclasses import replace
 from types import TracebackType
@@ -119,6 +120,7 @@ def engines_at(section: "EngineSection", spreader: "Spreader | None" = None) -> 
 def engine_at_endpoint(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     """Return the engine that asks servers of somebody else's, whose base is `policy`.
 
+    Adapters that the run left in its own folder go.
     Raises `ConfigError` for a policy that sees, and where httpx is missing.
     """
     from agentrl.engine.endpoint import CompletionsEngine, Servers, ServerSettings
@@ -134,6 +136,9 @@ def engine_at_endpoint(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     draws = config.sampling
     training = Sampling(temperature=draws.temperature, top_p=draws.top_p, top_k=draws.top_k)
     own = config.run.folder / config.run.name / "adapters"
+    if section.adapters is None:
+        # What the run left when it was killed; in a run's folder there is nobody else.
+        shutil.rmtree(own, ignore_errors=True)
     branches = branching.topology != "none"
     engines = [
         CompletionsEngine(

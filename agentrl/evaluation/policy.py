@@ -136,7 +136,7 @@ async def _ask(
     from agentrl.evaluation.endpoint import EndpointChat, EndpointEngine
 
     make_env = wiring.env_factory(config)
-    heldout = wiring.evaluation_tasks(config, make_env())
+    heldout = wiring.evaluation_tasks(config, make_env(), progress.say)
     with using_sandbox(wiring.sandbox_settings(config.sandbox)):
         async with run_scope(), EndpointEngine(endpoint) as engine:
             rollouts = wiring.rollouts(config, make_env, engine, EndpointChat())
@@ -158,7 +158,7 @@ async def _evaluate(
     config: RunConfig, path: Path | str, progress: Progress, record: EvaluationRecord | None
 ) -> Report:
     make_env = wiring.env_factory(config)
-    heldout = wiring.evaluation_tasks(config, make_env())
+    heldout = wiring.evaluation_tasks(config, make_env(), progress.say)
     from agentrl.engine.opening import engine_of
 
     policy = load_policy(config, path)

@@ -5,7 +5,9 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from agentrl.evaluation.interval import Estimate, mean_estimate
@@ -55,7 +57,7 @@ class Standing:
     figures: Mapping[str, float]
     """Of the newest step."""
     step_s: float | None
-    """Mean seconds of the recent steps."""
+    """Seconds of a step, of the recent ones."""
     rewards: Sequence[tuple[int, Estimate]]
     """By step, over its groups, oldest first."""
     learning: float | None
@@ -105,7 +107,7 @@ class Watch:
             step=step,
             steps=run.get("steps"),
             figures={n: float(v) for n, v in newest.items() if isinstance(v, int | float)},
-            step_s=_step_s(recent),
+            step_s=step_seconds([float(line["time"]) for line in recent]),
             rewards=[] if store is None else reward_curve(store.group_rewards()),
             learning=_learning(recent),
             shares=None if store is None else _shares(store),
@@ -174,11 +176,14 @@ def reward_curve(groups: Sequence[tuple[int, float]]) -> list[tuple[int, Estimat
     return [(step, mean_estimate(steps[step])) for step in sorted(steps)]
 
 
-def _step_s(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    if len(lines) < 2:
+def step_seconds(times: Sequence[float]) -> float | None:
+    """Return how long a step takes, from the moments at which steps ended; None for no two.
+
+    The median: a run may have stopped for a night between two of them.
+    """
+    if len(times) < 2:
         return None
-    took = float(lines[-1]["time"]) - float(lines[0]["time"])
-    return max(0.0, took) / (len(lines) - 1)
+    return max(0.0, median(later - earlier for earlier, later in pairwise(times)))
 
 
 def _learning(lines: Sequence[Mapping[str, Any]]) -> float | None:

@@ -45,8 +45,8 @@ class _Watch(Quiet):
     stepping: Stepping
 
     @contextmanager
-    def phase(self, name: str, *, total: int) -> Generator[Any]:
-        with super(_Watch, self).phase(name, total=total) as quiet:
+    def phase(self, name: str, *, total: int, done: int = 0) -> Generator[Any]:
+        with super(_Watch, self).phase(name, total=total, done=done) as quiet:
             yield _Steps(self.stepping) if name == "train" else quiet
 
 

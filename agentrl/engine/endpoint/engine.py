@@ -239,7 +239,7 @@ class CompletionsEngine(Closing):
                 if flight.finish is None:
                     await patience.wait(error, of=self._endpoint)
             except Refused as error:
-                await self._found_again(held, losses, error)
+                await self._found_again(held, losses, error, patience)
         return True
 
     async def _streamed(self, flight: Flight, held: Held, patience: Patience) -> None:
@@ -270,6 +270,7 @@ class CompletionsEngine(Closing):
             )
 
     async def _scored(self, request: ScoreRequest) -> Scores:
+        patience = self._client.patience()
         while True:
             await self._resumed.wait()
             held = self._held
@@ -277,7 +278,7 @@ class CompletionsEngine(Closing):
             try:
                 return await self._scores(request, held)
             except Refused as error:
-                await self._found_again(held, losses, error)
+                await self._found_again(held, losses, error, patience)
 
     async def _scores(self, request: ScoreRequest, held: Held) -> Scores:
         """Return what one version says, whether or not it is the newest."""
@@ -369,19 +370,23 @@ class CompletionsEngine(Closing):
                 "least learn.lora.rank, where it can read engine.endpoint.adapters"
             ) from error
 
-    async def _found_again(self, held: Held, losses: int, error: Refused) -> None:
-        """Give a server that was started anew what it had; raises the error for any other."""
+    async def _found_again(
+        self, held: Held, losses: int, error: Refused, patience: Patience
+    ) -> None:
+        """Give a server that was started anew what it had; raises the error for any other, and
+        `EngineLost` for one that goes on forgetting it."""
         if error.status != 404 or held.folder is None:
             raise error
         async with self._loading:
-            if self._held is not held or held.losses > losses:
-                return
-            if why := await self._given(held):
-                raise WeightsUnproven(
-                    f"{self._endpoint} forgot version {held.version} of the weights, and when it "
-                    f"is given them again: {why}"
-                )
-            held.losses += 1
+            if self._held is held and held.losses == losses:
+                if why := await self._given(held):
+                    raise WeightsUnproven(
+                        f"{self._endpoint} forgot version {held.version} of the weights, and when "
+                        f"it is given them again: {why}"
+                    )
+                held.losses += 1
+        forgotten = f"it takes version {held.version} of the weights and forgets it: {error}"
+        await patience.wait(Unanswered(forgotten), of=self._endpoint)
 
     async def _undone(self, new: Held) -> None:
         await self._let_go(new)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -153,6 +153,8 @@ class Spreader:
             for task in everybody:
                 task.cancel()
             await asyncio.wait(everybody)
+            if not _ended_well(receiving) and _ended_well([sending]):
+                sending.result().close()
         group = sending.result()
         if keeps:
             self._kept = engines, group
@@ -227,6 +229,10 @@ def _asked(first: Meeting, engines: Sequence[RemoteEngine]) -> list[Meeting]:
         replace(first, rank=rank, address=address) for rank, address in enumerate(addresses, 1)
     )
     return [first, *others]
+
+
+def _ended_well(tasks: Sequence[asyncio.Task[Any]]) -> bool:
+    return all(not task.cancelled() and task.exception() is None for task in tasks)
 
 
 def _is_loopback(address: str) -> bool:
