@@ -82,20 +82,17 @@ async def made_in_thread(make: Callable[[], R], undo: Callable[[R], object], /) 
 
     For what somebody must let go of again. Both functions may block.
     """
-    making = asyncio.ensure_future(in_thread(make))
-    try:
-        return await asyncio.shield(making)
-    except asyncio.CancelledError:
-        await _ended(making)
-        if making.exception() is None:
-            await in_thread_to_the_end(undo, making.result())
-        raise
+    return await in_stoppable_thread(lambda stop: make(), undo)
 
 
-async def in_stoppable_thread(function: Callable[[threading.Event], R], /) -> R:
+async def in_stoppable_thread(
+    function: Callable[[threading.Event], R], undo: Callable[[R], object] | None = None, /
+) -> R:
     """Run a function in a thread; a cancelled caller sets its event and waits for its end.
 
-    For long work that looks at the event between steps and returns early.
+    For long work that looks at the event between steps and returns early, or raises. What it
+    returns all the same is undone, where it says how: nobody takes it, also when the function had
+    ended before the caller was cancelled. Both functions may block.
     """
     stop = threading.Event()
     running = asyncio.ensure_future(in_thread(function, stop))
@@ -104,12 +101,17 @@ async def in_stoppable_thread(function: Callable[[threading.Event], R], /) -> R:
     except asyncio.CancelledError:
         stop.set()
         await _ended(running)
+        if undo is not None and running.exception() is None:
+            await in_thread_to_the_end(undo, running.result())
         raise
 
 
 async def _ended(running: asyncio.Future[R]) -> None:
-    """Wait for the end of work whose caller is cancelled: nobody is left to hear how it ended."""
-    await asyncio.wait([running])
+    """Wait for the end of work whose caller is cancelled, however often: nobody is left to hear
+    how it ended."""
+    while not running.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
     running.exception()
 
 

@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from itertools import islice
@@ -317,6 +318,30 @@ async def test_what_is_started_when_nobody_waits_any_more_is_let_go() -> None:
 
     starting = asyncio.ensure_future(started_in_thread(Thing, start))
     await asyncio.to_thread(begun.wait, 60)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert gone == [True]
+
+
+async def test_what_had_started_when_its_caller_was_cancelled_is_let_go_once() -> None:
+    begun, goes, gone = threading.Event(), threading.Event(), list[bool]()
+
+    class Thing:
+        def discard(self) -> None:
+            gone.append(True)
+
+    def start(made: Thing, stop: threading.Event) -> None:
+        begun.set()
+        assert goes.wait(60)
+
+    def let_end() -> None:
+        goes.set()
+        time.sleep(0.1)  # the thread ends, and the loop, which stands still, does not hear of it
+
+    starting = asyncio.ensure_future(started_in_thread(Thing, start))
+    await asyncio.to_thread(begun.wait, 60)
+    let_end()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

@@ -2,13 +2,16 @@
 
 Mutants seen caught: the caller does not wait; the event is not set; the result is lost;
 the error of stopped work is left for the garbage collector to complain about; what was made for a
-cancelled caller is kept, or undone for one who has it.
+cancelled caller is kept, or undone for one who has it; what had been made just before the cancel is
+kept; a second cancel ends the wait.
 """
 
 import asyncio
 import gc
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -104,6 +107,56 @@ async def test_a_cancelled_caller_stops_work_that_looks() -> None:
     gc.collect()
     assert steps == [1]
     assert unheard == [], "an error nobody can hear any more was reported"
+
+
+@pytest.mark.parametrize("way", [made_in_thread, in_stoppable_thread])
+async def test_what_was_ready_before_its_caller_was_cancelled_is_undone(
+    way: Callable[..., Coroutine[Any, Any, str]],
+) -> None:
+    began, goes, ended = threading.Event(), threading.Event(), threading.Event()
+    undone: list[str] = []
+
+    def make(stop: threading.Event | None = None) -> str:
+        began.set()
+        assert goes.wait(30)
+        assert stop is None or not stop.is_set(), "it was told to stop"
+        ended.set()
+        return "made"
+
+    task = asyncio.create_task(way(make, undone.append))
+    assert await asyncio.to_thread(began.wait, 30)
+    let_end(goes, ended)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undone == ["made"]
+
+
+def let_end(goes: threading.Event, ended: threading.Event) -> None:
+    """Let a thread end while the loop stands still, so that it has not heard of it."""
+    goes.set()
+    assert ended.wait(30)
+    time.sleep(0.05)
+
+
+async def test_a_caller_that_is_cancelled_again_goes_on_waiting() -> None:
+    began, ends, undone = threading.Event(), threading.Event(), list[str]()
+
+    def make() -> str:
+        began.set()
+        assert ends.wait(30)
+        return "made"
+
+    task = asyncio.create_task(made_in_thread(make, undone.append))
+    assert await asyncio.to_thread(began.wait, 30)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    assert not task.done()
+    ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undone == ["made"]
 
 
 async def answer() -> int:

@@ -14,10 +14,10 @@ from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.proving import Taking, Versioned, take
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
 from agentrl.engine.remote.spreading import Spread, Spreader
+from agentrl.engine.several import Several
 from agentrl.engine.weights import Weights
-from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
+from agentrl.errors import EngineError, EngineLost, WeightsUnproven
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
-from agentrl.rollout.gate.routing import Router
 from agentrl.thread import in_thread
 
 
@@ -278,16 +278,15 @@ class ReplacedEngine(Closing):
         return served
 
 
-class Replicas(Router, Closing):
+class Replicas(Several[ReplacedEngine]):
     """Several engines that are replaced when they die, as one: a `Router` that copies weights
     once."""
 
     def __init__(self, engines: Sequence[ReplacedEngine], spreader: Spreader | None = None) -> None:
         """Take at least one engine, which this owns, and what sends them weights by broadcast."""
         super().__init__(engines)
-        self._replaced = tuple(engines)
         self._spreader = spreader
-        for engine in self._replaced:
+        for engine in self._several:
             engine.spreader = spreader
 
     async def load(self, weights: Any, version: int) -> None:
@@ -299,13 +298,9 @@ class Replicas(Router, Closing):
         broadcast they come to all at once, and wait there to be loaded."""
         if self._spreader is None or not isinstance(weights, Mapping):
             return await in_thread(shared, weights)
-        reached = [engine.reached for engine in self._replaced]
+        reached = [engine.reached for engine in self._several]
         found: Mapping[str, Tensor] = weights
         return await self._spreader.spread(found, [engine for engine in reached if engine])
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens, asked where their trajectory is at home."""
-        return await self._replaced[self.best(request.id, len(request.prompt))].score(request)
 
     async def close(self) -> None:
         """Close every engine. Idempotent."""
@@ -314,13 +309,3 @@ class Replicas(Router, Closing):
         finally:
             if self._spreader is not None:
                 await self._spreader.close()
-
-    async def __aenter__(self) -> Self:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for engine in self._replaced:
-                    group.create_task(engine.__aenter__())
-        except* (EngineError, ConfigError) as errors:
-            await self.close()
-            raise errors.exceptions[0] from None
-        return self

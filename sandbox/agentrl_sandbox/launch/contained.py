@@ -106,11 +106,13 @@ async def started_in_thread(
         except BaseException:
             made.discard()
             raise
-        if stop.is_set():  # cancelled meanwhile: nobody is there to take it
-            made.discard()
         return made
 
-    return await in_stoppable_thread(work)
+    return await in_stoppable_thread(work, _discard)
+
+
+def _discard(made: Discardable) -> None:
+    made.discard()
 
 
 def _pidfd_of(pid: int) -> int:

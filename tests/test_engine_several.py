@@ -1,0 +1,67 @@
+"""Engines that begin and close together.
+
+Mutants seen caught: what had begun stays open where another cannot; where the caller is cancelled;
+the first error comes in a group.
+"""
+
+import asyncio
+from typing import Any, Self
+
+import pytest
+
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.several import Several
+from agentrl.errors import ConfigError, EngineLost
+
+
+class Begun(ScriptedEngine):
+    """Begins, or fails, or takes for ever; says whether it is open."""
+
+    def __init__(self, error: Exception | None = None, *, stuck: bool = False) -> None:
+        super().__init__({})
+        self._error, self._stuck = error, stuck
+        self.opened, self.closes = asyncio.Event(), 0
+
+    async def score(self, request: Any) -> Any:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error
+        self.opened.set()
+        if self._stuck:
+            await asyncio.Event().wait()
+        return self
+
+    async def close(self) -> None:
+        self.closes += 1
+        await super().close()
+
+
+async def test_they_begin_and_close_with_the_block() -> None:
+    engines = [Begun(), Begun()]
+    async with Several(engines) as several:
+        assert all(engine.opened.is_set() for engine in engines)
+        assert several.version == 0
+    assert [engine.closes for engine in engines] == [1, 1]
+
+
+@pytest.mark.parametrize("error", [EngineLost("gone"), ConfigError("no"), OSError("full")])
+async def test_one_that_cannot_begin_closes_all_and_is_named_itself(error: Exception) -> None:
+    engines = [Begun(), Begun(error), Begun(stuck=True)]
+    with pytest.raises(type(error), match=str(error)):
+        async with Several(engines):
+            pass
+    assert [engine.closes for engine in engines] == [1, 1, 1]
+
+
+async def test_a_beginning_that_is_cancelled_closes_what_had_begun() -> None:
+    engines = [Begun(), Begun(stuck=True)]
+    beginning = asyncio.create_task(Several(engines).__aenter__())
+    for engine in engines:
+        await engine.opened.wait()
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    assert [engine.closes for engine in engines] == [1, 1]
