@@ -136,8 +136,10 @@ class Chaos:
         self._until_whole(self._turns())
         for kind in kinds:
             time.sleep(self._draw.uniform(0, 1.0))
-            before, began = self._turns(), time.monotonic()
+            began = time.monotonic()
             self._kill(kind)
+            # What was complete by then says nothing of what is there now.
+            before = self._turns()
             self.lost.kills[kind] = self.lost.kills.get(kind, 0) + 1
             self._until_whole(before)
             self.lost.recovery_s.setdefault(kind, []).append(time.monotonic() - began)

@@ -17,6 +17,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.processes import children, command_line
 
 if TYPE_CHECKING:
     from agentrl_sandbox.recipe import Kind
@@ -171,26 +174,15 @@ def root() -> Path:
 def no_process_is_left() -> Iterator[None]:
     """Fail the session when a process it started is alive after everything is torn down."""
     yield
-    left = [command for command in child_commands() if "resource_tracker" not in command]
-    assert not left, f"the tests left processes behind: {left}"
+    ends = time.monotonic() + 20.0  # what was told to end may be about to
+    while left := [line for line in child_commands() if "resource_tracker" not in line]:
+        assert time.monotonic() < ends, f"the tests left processes behind: {left}"
+        time.sleep(0.1)
 
 
 def child_commands() -> list[str]:
-    """Return the command lines of this process's living children."""
-    found: list[str] = []
-    for thread in Path("/proc/self/task").iterdir():
-        try:
-            pids = (thread / "children").read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # the thread ended while we looked
-        found += [command_line(pid) for pid in pids]
-    return found
-
-
-def command_line(pid: str) -> str:
-    """Return what `pid` runs. A zombie has ended and has no command line left."""
-    try:
-        line = Path("/proc", pid, "cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        line = b""
-    return line.replace(b"\0", b" ").decode(errors="replace").strip() or f"zombie {pid}"
+    """Return the command lines of this process's children; a zombie has none left."""
+    return [
+        command_line(pid).replace(b"\0", b" ").decode(errors="replace").strip() or f"zombie {pid}"
+        for pid in children(os.getpid())
+    ]

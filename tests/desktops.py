@@ -1,6 +1,5 @@
 """Desktops in tests: their back-ends, and what runs on them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import Desktop
+from tests.processes import family
 
 BUBBLEWRAP = pytest.param("bubblewrap", marks=pytest.mark.gui)
 DOCKER = pytest.param("docker", marks=pytest.mark.desktop_image)
@@ -24,7 +24,7 @@ def processes_of(env: GuiEnv, name: str) -> list[int]:
     """Return the pids here of the programs on a desktop that are called so, the oldest first."""
     started = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
     found: dict[int, int] = {}
-    for pid in _family(started.pid):
+    for pid in family(started.pid):
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             since = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
@@ -33,10 +33,3 @@ def processes_of(env: GuiEnv, name: str) -> list[int]:
         if name in line and "bwrap" not in line and since[0] != "Z":
             found[pid] = int(since[19])
     return sorted(found, key=lambda pid: (found[pid], pid))
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in listing.read_text().split():
-            yield from _family(int(child))

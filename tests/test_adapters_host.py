@@ -20,6 +20,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.scope import run_scope
 from agentrl_envs.adapters.foreign_env import ForeignEpisode
 from agentrl_envs.adapters.host import HOSTED, Host, Hosts, Place
+from tests.processes import parent_of, runs
 
 DEADLINE_S = 60.0
 
@@ -61,17 +62,6 @@ async def ask() -> AsyncIterator[Asker]:
     host = await Host.start(place())
     yield Asker(host)
     await host.close()
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def ended(pid: int) -> None:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from agentrl.store.record import Record
 from agentrl.store.recorder import RERUN
 from agentrl.store.segment import HEAD_BYTES, scan
 from benchmarks.seen import Seen, position_of
+from tests import processes
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -93,14 +95,27 @@ class Runs:
     config: Path
     folder: Path
     log: Path
+    started: "list[Running]" = field(default_factory=list["Running"])
 
     def start(self, *arguments: str, name: str) -> "Running":
+        self.end()
         command = ["train", str(self.config), f"run.name={name}", *arguments]
         assert self.zygote.stdin is not None
         assert self.zygote.stdout is not None
         self.zygote.stdin.write(json.dumps({"arguments": command, "log": str(self.log)}) + "\n")
         self.zygote.stdin.flush()
-        return Running(self, self.folder / name, int(self.zygote.stdout.readline()))
+        running = Running(self, self.folder / name, int(self.zygote.stdout.readline()))
+        self.started.append(running)
+        return running
+
+    def end(self) -> None:
+        """End what a test that failed has left: the zygote starts nothing beside it."""
+        for running in self.started:
+            if running.code is None:
+                with suppress(ProcessLookupError):
+                    os.kill(running.pid, signal.SIGKILL)
+                running.wait()
+        self.started.clear()
 
     def to_the_end(self, *arguments: str, name: str) -> int:
         return self.start(*arguments, name=name).wait()
@@ -123,11 +138,7 @@ class Running:
 
     @property
     def is_alive(self) -> bool:
-        try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        return state != "Z"
+        return processes.runs(self.pid)
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -180,11 +191,8 @@ class Running:
             time.sleep(0.0005)
 
     def supervisors(self) -> list[int]:
-        """Return the sandbox's processes: descendants that are no threads of the run."""
-        children: list[int] = []
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
-        return children
+        """Return the sandbox's processes: the children of the run."""
+        return processes.children(self.pid)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +225,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Runs]
         config.write_text("\n".join(text))
         yield found
     finally:
+        found.end()
         assert zygote.stdin is not None
         zygote.stdin.close()
         zygote.wait(60)
@@ -274,7 +283,8 @@ def strike(running: Running, kind: str, draw: random.Random) -> None:
         # Not while it starts: a sandbox that cannot be built ends a run.
         running.await_tool()
         for pid in running.supervisors():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         # It goes on: another checkpoint is written.
         running.await_checkpoint()
         running.until(lambda: not running.is_saving)

@@ -12,6 +12,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from itertools import islice
@@ -31,6 +32,7 @@ from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, bookmarked
 from agentrl_envs.web.observation.node import Node
 from agentrl_envs.web.observation.reading import Page, read
+from tests.processes import command_line, family
 
 SETTINGS = DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20)
 live = pytest.mark.gui
@@ -348,14 +350,12 @@ async def test_the_browser_is_held_to_its_site(pool: DesktopPool) -> None:
 
 def filters_of_renderers(first: int) -> list[str]:
     """Return what kind of filter for system calls each process of a page has, below a process."""
-    wave, filters = [first], list[str]()
-    while wave:
-        for pid in wave:
-            if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes():
+    filters = list[str]()
+    for pid in family(first):
+        if b"--type=renderer" in command_line(pid):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                 status = Path(f"/proc/{pid}/status").read_text()
                 filters += re.findall(r"^Seccomp:\s*(\d)", status, re.MULTILINE)
-        listings = [one for pid in wave for one in Path(f"/proc/{pid}/task").glob("*/children")]
-        wave = [int(child) for one in listings for child in one.read_text().split()]
     return filters
 
 

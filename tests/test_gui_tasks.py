@@ -18,6 +18,7 @@ from agentrl_envs.gui.tasks.catalogue import HELD_OUT
 from agentrl_sandbox.lease import LABEL_OWNER
 from agentrl_sandbox.reaping.engine import containers, default_engine
 from tests.desktops import BACKENDS
+from tests.processes import children
 
 GONE_S = 60.0
 
@@ -119,8 +120,7 @@ def test_nothing_outlives_a_killed_trainer(backend: str) -> None:
     try:
         assert trainer.stdout is not None
         first = int(trainer.stdout.readline())
-        listings = Path(f"/proc/{first}/task").glob("*/children")
-        below = [first, *(int(pid) for one in listings for pid in one.read_text().split())]
+        below = [first, *children(first)]
         assert len(below) > 1
     finally:
         trainer.kill()

@@ -11,6 +11,7 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl_sandbox.host_process import STDERR_BYTES, HostProcess, LineTooLong
+from tests.processes import runs
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -22,13 +23,6 @@ async def started(script: str, *, line_bytes: int = 2**16) -> AsyncGenerator[Hos
         yield process
     finally:
         await process.close()
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_lines_go_there_and_back_until_the_end() -> None:

@@ -27,6 +27,7 @@ from agentrl.tool import ToolContext, ToolResult
 from agentrl.tool_env import ToolEnv
 from agentrl.toolbox import Toolbox, known_tools, schemas_of
 from agentrl_tools.mcp import McpTools, mcp_tools
+from tests.processes import runs
 
 HERE = Path(__file__).parent
 CONTEXT = ToolContext(task_id="test", sample=0, seed=0)
@@ -78,13 +79,6 @@ async def opened(*sources: Any) -> AsyncGenerator[Toolbox]:
 
 async def ask(box: Toolbox, tool: str, /, **arguments: Any) -> ToolResult:
     return await box.call(ToolCall("1", tool, arguments))
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 # -- over stdio -----------------------------------------------------------------------------------

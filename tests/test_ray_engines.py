@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ import pytest
 
 from agentrl.cluster.engines.freight import Freight
 from agentrl.cluster.engines.host import EngineHost, Opened
+from agentrl.cluster.engines.replicas import RayServed
 from agentrl.cluster.host import Raised
 from agentrl.config.cluster import ClusterSection
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import ReplacedEngine, connect
+from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.remote.spreading import Spreader
+from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.sync.adapters import Adapted
@@ -135,23 +139,35 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
             assert await of_each(replicas, 2) == [await told_here(1, 5, 2)] * 2
             assert freight.sendings == 2
 
+            # Its actor is gone, which its process learns a moment later: it is still connected.
+            held = served(there).opened.pid
+            os.kill(held, signal.SIGSTOP)
+            try:
+                ray.kill(served(there).actor)
+                await replicas.load(tiny("qwen3", 2).state_dict(), 6)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(held, signal.SIGCONT)
+            assert await of_each(replicas, 3) == [await told_here(2, 6, 3)] * 2
+            assert there._restarts_left == 3
+
             # The other machine dies, and another one comes.
             gone = served(there).opened.node
             cluster.remove_node(away)
             cluster.add_node(num_cpus=1)
-            assert await of_each(replicas, 4) == [await told_here(1, 5, 4)] * 2
+            assert await of_each(replicas, 4) == [await told_here(2, 6, 4)] * 2
             assert served(there).opened.node not in (gone, served(here).opened.node)
-            await replicas.load(tiny("qwen3", 2).state_dict(), 6)
-            assert await of_each(replicas, 5) == [await told_here(2, 6, 5)] * 2
+            await replicas.load(tiny("qwen3", 1).state_dict(), 7)
+            assert await of_each(replicas, 5) == [await told_here(1, 7, 5)] * 2
 
             # Of adapters the base goes over once, to each engine.
             base = base_of(tiny("qwen3", 3))
-            for version in (7, 8):
+            for version in (8, 9):
                 await replicas.load(adapted(base, version), version)
                 told = await told_here(adapted(base, version), version, 6)
                 assert await of_each(replicas, 6) == [told] * 2
             assert [engine.base for engine in map(remote_of, replicas.engines)] == [base.id] * 2
-            assert replicas.version == 8
+            assert replicas.version == 9
         assert ray.is_initialized(), "what was there before is left as it was"
         assert {room["state"] for room in rooms()} == {"REMOVED"}, "the room is given back"
     finally:
@@ -354,8 +370,13 @@ class Carrier:
     async def remote(self, reference: Any) -> str:
         await asyncio.sleep(0)
         if not self.lives:
-            raise EngineError(f"{self.name} is gone")
+            raise EngineLost(f"{self.name} is gone")
         return f"/{self.name}"
+
+
+def stored(weights: SharedWeights) -> list[str]:
+    """Put weights where Ray would."""
+    return ["reference"]
 
 
 async def test_weights_come_to_a_machine_once_however_many_engines_ask(
@@ -363,9 +384,6 @@ async def test_weights_come_to_a_machine_once_however_many_engines_ask(
 ) -> None:
     async def answer(reference: Any) -> Any:
         return await reference
-
-    def stored(weights: SharedWeights) -> list[str]:
-        return ["reference"]
 
     monkeypatch.setattr("agentrl.cluster.engines.freight._stored_weights", stored)
     freight = Freight(home="home", folder=Path("/none"), answered=answer)
@@ -387,13 +405,44 @@ async def test_weights_come_to_a_machine_once_however_many_engines_ask(
         freight.path(weights, node="a", actor=two),
         return_exceptions=True,
     )
-    assert isinstance(first, EngineError)
+    assert isinstance(first, EngineLost)
     assert str(second) == "/two"
     assert await paths(("a", three)) == ["/two"]
     freight.forget("a", one)
     assert freight.carrier("a") is two, "only who carries is forgotten"
     freight.forget("a", two)
     assert await paths(("a", three)) == ["/three"]
+
+
+class Bereft(RemoteEngine):
+    """The process of an engine whose actor dies before it has read the weights that it keeps."""
+
+    def __init__(self, actor: Carrier) -> None:
+        self.actor = actor
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    @property
+    def base(self) -> None:
+        return None
+
+    async def load(self, weights: Weights, version: int) -> None:
+        self.actor.lives = False
+        raise ValueError(f"no such file: {weights}")
+
+
+async def test_weights_that_went_with_the_actor_are_its_loss_and_no_fault_of_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentrl.cluster.engines.freight._stored_weights", stored)
+    freight = Freight(home="home", folder=Path("/none"), answered=lambda reference: reference)
+    actor, weights = Carrier("one"), SharedWeights(tiny("qwen3", 1).state_dict())
+    served = RayServed(actor, Opened("there:1", b"", "there", 1), Bereft(actor), freight)
+    with pytest.raises(EngineLost):
+        await served.load(weights, 1)
+    assert not served.is_open, "it is replaced, although its process can still be reached"
 
 
 async def test_the_newest_weights_and_those_before_are_kept(recipe: EngineRecipe) -> None:

@@ -24,6 +24,7 @@ from agentrl_sandbox import family as family_module
 from agentrl_sandbox.inside.frames import HEADER, Frame, FrameError, Reader, encode
 from agentrl_sandbox.inside.output import Capture, Clipped, appending, capture_file
 from agentrl_sandbox.inside.processes import descendants
+from tests.processes import parent_of, runs
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 BACKENDS = [
@@ -266,7 +267,7 @@ async def test_a_dead_supervisor_fails_what_is_in_flight_and_the_next_open_start
     others = descendants(os.getpid())
     session = await pool.open()
     ours = descendants(os.getpid()) - others
-    (supervisor,) = [pid for pid in ours if parent(pid) == os.getpid()]
+    (supervisor,) = [pid for pid in ours if parent_of(pid) == os.getpid()]
     below = descendants(supervisor)
     flying = asyncio.create_task(session.exec("while True: pass"))
     await asyncio.sleep(0.1)
@@ -287,6 +288,7 @@ import asyncio, sys
 from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import open_pool
+from tests.processes import parent_of, runs
 
 async def main():
     pool = open_pool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))
@@ -329,18 +331,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def gone(pids: set[int]) -> bool:
-    return not any(alive(pid) for pid in pids)
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return not any(runs(pid) for pid in pids)
 
 
 def test_nothing_of_the_protocol_unpickles() -> None:

@@ -26,6 +26,7 @@ from agentrl.learn.sharded.opening import leading_trainer
 from agentrl.learn.sharded.processes import Processes
 from agentrl.metrics import read_metrics
 from tests.learning import model_of, trees_of
+from tests.processes import runs
 
 CONFIG = """
 run: {{name: several, folder: {folder}, steps: 2, checkpoint_every: 1}}
@@ -48,17 +49,9 @@ def config_file(folder: Path) -> Path:
     return file
 
 
-def gone(pid: int) -> bool:
-    """Return whether a process that is not our child has ended, or waits to be collected."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def assert_gone(pids: list[int]) -> None:
     deadline = time.monotonic() + END_S
-    while not all(map(gone, pids)):
+    while any(map(runs, pids)):
         assert time.monotonic() < deadline, f"of {pids} some are left"
         time.sleep(0.05)
 

@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Visit
 from agentrl_envs.web.observation import read
 from agentrl_envs.web.world import WebRequest, WebResponse
+from tests.processes import children, command_line
 from tests.web_pages import FORM, ORIGIN, PAGES, Pages, PagesPack
 
 pytestmark = [
@@ -392,21 +392,14 @@ def browsers_of(pid: int) -> set[int]:
     """Return the outermost processes of the browsers of a process: those of Playwright's driver."""
     found: set[int] = set()
     for child in children(pid):
-        if b"run-driver" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"run-driver" in command_line(child):
             found |= set(children(child))
     return found
 
 
 def is_of(pid: int, pool: BrowserPool) -> bool:
     mark = pool._browsers[0]._command.environ["AGENTRL_LEASE"]  # pyright: ignore
-    return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, task.read_text().split())
-    return found
+    return mark.encode() in command_line(pid)
 
 
 async def test_a_worn_browser_is_replaced_when_its_episodes_are_over() -> None:

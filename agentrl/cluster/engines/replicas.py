@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,6 +38,7 @@ class RayServed:
     opened: Opened
     engine: RemoteEngine
     freight: Freight
+    _is_lost: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:
@@ -47,10 +48,18 @@ class RayServed:
     @property
     def is_open(self) -> bool:
         """Return whether it can be asked."""
-        return self.engine.is_open
+        return self.engine.is_open and not self._is_lost
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights, which come to its machine once for all engines there."""
+        try:
+            await self._load(weights, version)
+        except EngineLost:
+            # An actor is gone a moment before the process that it holds.
+            self._is_lost = True
+            raise
+
+    async def _load(self, weights: Path | SharedWeights, version: int) -> None:
         node, freight = self.opened.node, self.freight
         if (base := missing_base(weights, self.engine)) is not None:
             # Once in its life, so that each engine is sent its own, over our socket to it.
@@ -61,9 +70,9 @@ class RayServed:
         try:
             await self.engine.load(path, version)
         except ValueError:
-            if carrier is None or carrier is self.actor:
+            if carrier is None:
                 raise
-            # They may have gone with who carried them.
+            # They may have gone with who carried them, which may be our own actor.
             freight.forget(node, carrier)
             path = await freight.path(weights, node=node, actor=self.actor)
             await self.engine.load(path, version)
