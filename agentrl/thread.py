@@ -20,6 +20,12 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
     daemon that cannot keep the process alive. That is why this is not `asyncio.to_thread`, whose
     pool is joined at exit and which a few hung functions would fill.
     """
+    return await _begun(function, *args, **kwargs)
+
+
+def _begun(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
+    """Start a thread, and return what it will return. This is no task: a loop that ends cancels
+    every task, and whoever must wait for the thread still has to."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[R] = loop.create_future()
     context = contextvars.copy_context()
@@ -48,7 +54,7 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await done
+    return done
 
 
 async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) -> R:
@@ -64,16 +70,31 @@ async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwa
 
     For work that must not be left half done, such as an optimiser step.
     """
-    return await to_the_end(in_thread(function, *args, **kwargs))
+    return await to_the_end(_begun(function, *args, **kwargs))
 
 
-async def to_the_end(work: Coroutine[Any, Any, R], /) -> R:
+async def to_the_end(work: "Coroutine[Any, Any, R] | asyncio.Future[R]", /) -> R:
     """Await work; a cancelled caller waits for its end before it goes on."""
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await _ended(running)
+        raise
+
+
+async def made(
+    making: Coroutine[Any, Any, R], undo: Callable[[R], Coroutine[Any, Any, object]], /
+) -> R:
+    """Make something that somebody must let go of again; a cancelled caller waits for it, and has
+    it undone."""
+    running = asyncio.ensure_future(making)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await _ended(running)
+        if running.exception() is None:
+            await to_the_end(undo(running.result()))
         raise
 
 
@@ -95,7 +116,7 @@ async def in_stoppable_thread(
     ended before the caller was cancelled. Both functions may block.
     """
     stop = threading.Event()
-    running = asyncio.ensure_future(in_thread(function, stop))
+    running = _begun(function, stop)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -18,12 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agentrl_sandbox.inside.processes import descendants
 from benchmarks.seen import Seen, position_of
 
 Kind = Literal["worker", "engine", "machine", "trainer"]
@@ -117,7 +118,9 @@ class Chaos:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
         self._draw = random.Random(f"chaos {seed}")
         # The machine of the trainer, with no room for anything else.
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        self._cluster: Any = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
         self._machines = [self._cluster.add_node(num_cpus=3) for _ in range(2)]
         self._config = folder / "chaos.yaml"
         self._config.write_text(
@@ -128,6 +131,7 @@ class Chaos:
         self._log = folder / "log"
         self._run = folder / "chaos"
         self._trainer: subprocess.Popen[bytes] | None = None
+        self._seen_turns = 0
         self.lost = Lost()
 
     def strike(self, kinds: Sequence[Kind]) -> None:
@@ -184,12 +188,33 @@ class Chaos:
             self._start()
         elif kind == "machine":
             machine = self._machines.pop(self._draw.randrange(len(self._machines)))
+            (raylet,) = machine.all_processes["raylet"]
+            below = descendants(raylet.process.pid)
             self._cluster.remove_node(machine, allow_graceful=False)
+            self._await_end(below)
             self._machines.append(self._cluster.add_node(num_cpus=3))
         else:
             # An engine's process, or the actor that holds it.
-            found = self._workers() if kind == "worker" else self._engines() + self._holders()
-            os.kill(self._draw.choice(found), signal.SIGKILL)
+            found = self._workers if kind == "worker" else lambda: self._engines() + self._holders()
+            self._until(lambda: self._struck(found()), f"there is {kind} to be killed")
+
+    def _struck(self, found: list[int]) -> bool:
+        """Kill one of these processes, with what it started; False when there is none any more."""
+        if not found:
+            return False
+        pid = self._draw.choice(found)
+        below = descendants(pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        self._await_end(below)
+        return True
+
+    def _await_end(self, doomed: Collection[int]) -> None:
+        """Wait for processes that are about to end: they would be taken for those that replace
+        them."""
+        self._until(lambda: not {*doomed} & {*self._left()}, "what died with it is gone")
 
     def _kill_trainer(self) -> None:
         assert self._trainer is not None
@@ -236,13 +261,12 @@ class Chaos:
         return int(totals[0]), int(totals[1])
 
     def _turns(self) -> int:
-        try:
-            return Seen.of(self._run).turns()
-        except Exception:  # noqa: BLE001 - it is only being made
-            return 0
+        with suppress(Exception):  # it is only being made
+            self._seen_turns = max(self._seen_turns, Seen.of(self._run).turns())
+        return self._seen_turns
 
     def _until_gone(self) -> list[int]:
-        ends = time.monotonic() + 30.0
+        ends = time.monotonic() + 120.0
         while (left := self._left()) and time.monotonic() < ends:
             time.sleep(0.1)
         return left

@@ -9,9 +9,11 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Self
 
 import pytest
@@ -143,8 +145,10 @@ def test_every_rank_has_every_byte_however_small_the_buckets(row: ByteRow) -> No
 
 
 def test_a_rank_that_never_comes_is_named_and_who_waits_can_be_let_go() -> None:
-    late = Ranks(3, deadline_s=0.3)
-    for joined in late.join(0, 2):
+    late = Ranks(3, deadline_s=5.0)
+    last = late.join(2)
+    late.store.wait(["a/here/2"], timedelta(seconds=60))
+    for joined in late.join(0) + last:
         with pytest.raises(EngineError, match=r"of 3 at 127\.0\.0\.1\): ranks \[1\] of 3 were not"):
             joined.result(60)
     stopped = Ranks(2, deadline_s=600.0)
@@ -155,8 +159,11 @@ def test_a_rank_that_never_comes_is_named_and_who_waits_can_be_let_go() -> None:
 
 
 def test_who_waits_for_a_bucket_is_let_go_and_its_leaving_breaks_the_group(row: ByteRow) -> None:
-    ranks = Ranks(3, deadline_s=3.0)
+    ranks = Ranks(3)
     sender, one, two = (joined.result(60) for joined in ranks.join(0, 1, 2))
+    # Rank 1 leaves when what it waits for has ended; rank 2 sees that nothing comes.
+    one.meeting = replace(one.meeting, deadline_s=20.0)
+    two.meeting = replace(two.meeting, deadline_s=1.0)
     stop, never = threading.Event(), threading.Event()
     target = torch.zeros(row.size_bytes, dtype=torch.uint8)
     waits = [
@@ -166,7 +173,9 @@ def test_who_waits_for_a_bucket_is_let_go_and_its_leaving_breaks_the_group(row: 
     stop.set()
     with pytest.raises(EngineError, match=r"rank 1 of 3.*given up"):
         waits[0].result(60)
+    began_s = time.monotonic()
     one.close()
+    assert time.monotonic() - began_s < 15, "who leaves waits for nothing"
     with pytest.raises(EngineError, match="rank 2 of 3"):
         waits[1].result(60)
     two.close()
@@ -176,8 +185,9 @@ def test_who_waits_for_a_bucket_is_let_go_and_its_leaving_breaks_the_group(row: 
 
 
 def test_a_bucket_that_is_late_breaks_the_group() -> None:
-    ranks = Ranks(2, deadline_s=0.5)
+    ranks = Ranks(2)
     sender, other = (joined.result(60) for joined in ranks.join(0, 1))
+    other.meeting = replace(other.meeting, deadline_s=0.5)
     with pytest.raises(EngineError, match="rank 1 of 2"):
         other.receive(torch.zeros(9, dtype=torch.uint8), bucket_bytes=4, stop=threading.Event())
     sender.close()
@@ -309,6 +319,35 @@ async def test_engines_that_are_gone_are_left_out_and_the_group_is_formed_anew()
         await sends.close()
 
 
+async def test_when_all_are_gone_there_is_the_copy_for_those_that_replace_them() -> None:
+    async with asyncio.timeout(DEADLINE_S), Away(2) as away, Away(1) as later:
+        sends = spreader()
+        await sends.spread(times(1), away.remotes)
+        for server in away.servers:
+            await server.close()
+        copy = await sends.spread(times(2), away.remotes)
+        await sends.load(later.remotes[0], copy, 2)
+        assert later.has(0) == (2, True)
+        await sends.close()
+
+
+async def test_one_that_dies_over_what_it_is_sent_alone_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the group breaks before the connection does."""
+    async with asyncio.timeout(DEADLINE_S), Away(1) as away:
+
+        async def dies(self: Spreader, *how: Any, **keeps: Any) -> str:
+            await away.servers[0].close()
+            raise EngineError("the group broke")
+
+        sends = spreader()
+        monkeypatch.setattr(Spreader, "_once", dies)
+        with pytest.raises(EngineLost, match="the group broke"):
+            await sends.load(away.remotes[0], SharedWeights(times(1)), 1)
+        await sends.close()
+
+
 async def test_engines_that_die_one_after_the_other_are_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -380,16 +419,24 @@ async def test_a_group_that_an_engine_breaks_when_all_is_sent_is_left(
     monkeypatch: pytest.MonkeyPatch, left: list[str], versions: int
 ) -> None:
     receive, failing = Receiver.receive, [versions]
+    send, sent, all_sent = Group.send, list[Group](), threading.Event()
+
+    def noted(self: Group, row: ByteRow, **how: Any) -> None:
+        send(self, row, **how)
+        sent.append(self)
+        if len(sent) == versions:
+            all_sent.set()
 
     async def fails(self: Receiver, meeting: Meeting, **sizes: Any) -> Any:
         found = await receive(self, meeting, **sizes)
         failing[0] -= 1
         if failing[0] == 0:
-            await asyncio.sleep(0.5)  # until rank 0 has sent all
+            assert await asyncio.to_thread(all_sent.wait, DEADLINE_S)
             raise EngineError("no room")
         return found
 
     monkeypatch.setattr(Receiver, "receive", fails)
+    monkeypatch.setattr(Group, "send", noted)
     async with asyncio.timeout(DEADLINE_S), Away(1) as away:
         sends = spreader()
         for version in range(1, versions + 1):
@@ -452,7 +499,7 @@ async def test_an_engine_that_stops_or_is_killed_in_the_middle_is_replaced(
     """One stops, which its silence shows; later the other is killed, which breaks the group at
     once: both long before the deadline. Then the weights go round one engine after the other."""
     monkeypatch.setattr(process_module, "STOP_S", 1.0)  # one that is stopped ends by no other way
-    engines = [ProcessEngine(recipe, max_restarts=3, silence_s=6.0) for _ in range(2)]
+    engines = [ProcessEngine(recipe, max_restarts=3, silence_s=30.0) for _ in range(2)]
     sends = spreader(bucket_bytes=20_000, deadline_s=600.0)
     async with asyncio.timeout(DEADLINE_S), Replicas(engines, sends) as both:
 

@@ -160,8 +160,11 @@ class Fleets:
     def __init__(self, *, workers: int = 2, max_restarts: int = 1, make_env: Any = Moody) -> None:
         self.started: list[Here] = []
         self.refuses = 0
+        self.has_room = asyncio.Event()
+        self.has_room.set()
 
         async def start() -> Here:
+            await self.has_room.wait()
             if self.refuses:
                 self.refuses -= 1
                 raise WorkerDied("no room")
@@ -317,6 +320,52 @@ async def test_a_worker_that_dies_while_it_starts_is_replaced_like_any_other() -
         assert (len(fleets.started), fleets.fleet.restarts) == (2, 3)
         await env.close()
         await fleets.started[0].close()
+
+
+async def test_a_replacement_that_finds_no_room_is_waited_for_while_others_play() -> None:
+    async with Fleets() as fleets:
+        one, other = fleets.env(), fleets.env()
+        await begun(one)
+        await begun(other)
+        fleets.has_room.clear()
+        fleets.fleet._start_s = 0.05  # pyright: ignore[reportPrivateUsage]
+        fleets.started[0].is_dead = True
+        with pytest.raises(EnvError, match="the worker died"):
+            await one.step(say("hello"))
+        await asyncio.sleep(0.3)
+        assert await begun(one), "with the worker that lives"
+        await one.close()
+        fleets.has_room.set()
+        async with asyncio.timeout(SOON_S):
+            while len(fleets.started) < 3:  # noqa: ASYNC110 - there is nothing else to wait on
+                await asyncio.sleep(0.01)
+        assert fleets.fleet.restarts == 1
+        await other.close()
+
+
+async def test_a_worker_that_is_given_up_is_ended_for_its_room() -> None:
+    async with Fleets(workers=1) as fleets:
+        env = fleets.env()
+        await begun(env)
+        fleets.started[0].is_dead = True
+        with pytest.raises(EnvError, match="the worker died"):
+            await env.step(say("hello"))
+        async with asyncio.timeout(SOON_S):
+            await begun(env)
+            while fleets.started[0].host.held:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        await env.close()
+
+
+async def test_one_death_at_the_start_is_an_accident() -> None:
+    fleets = Fleets(max_restarts=1)
+    fleets.refuses = 1
+    async with fleets:
+        assert (len(fleets.started), fleets.fleet.restarts) == (2, 1)
+    fleets = Fleets(max_restarts=0)
+    fleets.refuses = 1
+    with pytest.raises(WorkerDied, match="no room"):
+        await fleets.fleet.open()
 
 
 async def test_workers_that_do_not_come_leave_nothing() -> None:

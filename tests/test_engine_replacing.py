@@ -15,8 +15,8 @@ import torch
 from agentrl.engine.remote import ReplacedEngine, replaced
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.errors import EngineLost
-from agentrl.policy import Completion, GenerateRequest
+from agentrl.errors import EngineError, EngineLost
+from agentrl.policy import Completion, GenerateRequest, ScoreRequest
 from agentrl.rollout.gate.routing import Router
 from agentrl.thread import in_thread
 
@@ -72,10 +72,11 @@ class Replacing(ReplacedEngine):
     def __init__(self) -> None:
         super().__init__(max_restarts=3)
         self.made: list[Slow] = []
+        self.first = Slow()
         self.comes = asyncio.Event()
 
     async def start(self) -> Slow:
-        double = Slow()
+        double = Slow() if self.made else self.first
         if self.made:
             double.may.clear()
         self.made.append(double)
@@ -133,6 +134,42 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
         second.may.set()
         await asyncio.gather(loading, asking)
         assert second.loads == [1, 2]
+
+
+async def test_a_request_that_waits_for_a_replacement_ends_with_a_pause() -> None:
+    """A gate that closes waits for whatever is in flight."""
+    async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
+        await engine.load(WEIGHTS, 1)
+        engine.made[0].is_open = False
+        asked = ScoreRequest(id="a/0/1", prompt=(1,), token_ids=(2,))
+        sampling = asyncio.create_task(engine.generate(ASKED))
+        scoring = asyncio.create_task(engine.score(asked))
+        await engine.comes.wait()
+        await engine.pause()
+        completion, scores = await sampling, await scoring
+        assert completion.finish == "aborted"
+        assert (scores.logprobs, scores.version) == ((), 1)
+        engine.made[1].may.set()
+
+
+class Refusing(Slow):
+    """Lives, and takes no weights."""
+
+    async def load(self, weights: Path | SharedWeights, version: int) -> None:
+        raise EngineError("out of memory")
+
+
+async def test_an_engine_that_lives_and_cannot_take_weights_is_replaced() -> None:
+    engine = Replacing()
+    first = Refusing()
+    engine.first = first
+    async with asyncio.timeout(DEADLINE_S), engine:
+        loading = asyncio.create_task(engine.load(WEIGHTS, 1))
+        await engine.comes.wait()
+        engine.made[1].may.set()
+        await loading
+        assert not first.is_open
+        assert (engine.made[1].loads, engine.version) == ([1], 1)
 
 
 class Breaking(ScriptedEngine):

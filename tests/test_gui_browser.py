@@ -363,9 +363,11 @@ def filters_of_renderers(first: int) -> list[str]:
 @on_module_loop
 async def test_the_browsers_own_sandbox_holds_its_renderers(pool: DesktopPool) -> None:
     env, _, _ = await begun(pool, "web_press")
-    started: Any = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
-    filters = filters_of_renderers(started.pid)
-    await env.close()
+    try:
+        started: Any = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
+        filters = filters_of_renderers(started.pid)
+    finally:
+        await env.close()
     assert filters
     assert {*filters} == {"2"}
 

@@ -63,7 +63,16 @@ async def test_gold_earns_one(pool: DesktopPool, name: str) -> None:
 @pytest.mark.slow
 async def test_the_environment_keeps_its_promises() -> None:
     """Opened anew with every scope, as in a run."""
-    settings = DesktopSettings(desktops=5, warm=0, idle_s=1, recycle_after=1000, still_s=0.15)
+    settings = DesktopSettings(
+        desktops=5,
+        warm=0,
+        idle_s=1,
+        recycle_after=1000,
+        still_s=0.15,
+        call_s=120,
+        start_s=120,
+        settle_s=20,
+    )
     env = GuiEnv(pack=template_pack(templates=["press"]), desktop=settings, max_turns=8)
     promises = await check_env(env, episodes=1, tasks=8, max_turns=8, timeout_s=120, grace_s=30)
     assert {"gold scores", "forks do not interfere", "reset is deterministic"} <= {*promises}
@@ -179,7 +188,7 @@ async def test_a_picture_shows_what_is_on_the_screen(pool: DesktopPool) -> None:
 
 async def test_a_desktop_that_is_used_again_looks_as_a_fresh_one() -> None:
     """Where windows come up and where the mouse is, too."""
-    small = DesktopPool(DesktopSettings(desktops=1, warm=0))
+    small = DesktopPool(DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20))
     env = env_of(small, "press", observation=["axtree", "screenshot"])
     first, info = await env.reset(seed=0)
     assert not info["reused_desktop"]

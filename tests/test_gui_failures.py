@@ -35,6 +35,7 @@ class Pack:
     """One task: press One. Beside its program others can be there."""
 
     programs: Sequence[Sequence[str]] = ()
+    form: Sequence[Sequence[str]] = (FORM,)
     has_gold: bool = field(default=False, init=False)
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
@@ -42,7 +43,9 @@ class Pack:
 
     def scene(self, task: Task) -> Scene:
         return Scene(
-            goal="Press One.", files={"form/form.json": PANEL}, programs=[FORM, *self.programs]
+            goal="Press One.",
+            files={"form/form.json": PANEL},
+            programs=[*self.form, *self.programs],
         )
 
     async def judge(
@@ -122,17 +125,20 @@ async def test_a_desktop_that_broke_is_not_judged(pool: DesktopPool, part: str) 
 
 
 async def test_a_desktop_that_does_not_answer_is_lost(settings: DesktopSettings) -> None:
-    small = DesktopPool(replace(settings, call_s=5, settle_s=1))
-    env, text = await begun(small)
-    broken = desktop_of(env)
-    os.kill(process_of(env, "Xvfb"), signal.SIGSTOP)
-    with pytest.raises(EnvError, match="did not answer within"):
-        await does(env, "click", element=read(text).id("button", "One"))
-    await env.close()
-    await small.rest()
-    assert not broken.sound
-    assert small.figures()["ready"] == 0
-    await small.close()
+    small = DesktopPool(settings)
+    try:
+        env, text = await begun(small)
+        broken = desktop_of(env)
+        broken.settings = replace(settings, call_s=5, settle_s=1)
+        os.kill(process_of(env, "Xvfb"), signal.SIGSTOP)
+        with pytest.raises(EnvError, match="did not answer within"):
+            await does(env, "click", element=read(text).id("button", "One"))
+        await env.close()
+        await small.rest()
+        assert not broken.sound
+        assert small.figures()["ready"] == 0
+    finally:
+        await small.close()
 
 
 async def test_a_program_that_hangs_is_named_and_is_no_reward(pool: DesktopPool) -> None:
@@ -212,18 +218,20 @@ async def test_tens_of_windows(pool: DesktopPool) -> None:
 async def test_a_program_that_does_not_start_is_no_fault_of_the_agent(
     settings: DesktopSettings,
 ) -> None:
-    small = DesktopPool(replace(settings, start_s=2))
-    for command, why in (
-        (["no-such-program"], "cannot be started"),
-        (["sleep", "100"], "showed no window"),
+    for pack, start_s, why in (
+        (Pack([["no-such-program"]]), settings.start_s, "cannot be started"),
+        (Pack([["sleep", "100"]], form=()), 2, "showed no window"),
     ):
-        env = GuiEnv(pack=Pack([command]), desktop=small)
-        with pytest.raises(EnvError, match=why):
-            await env.reset(seed=0)
-        await env.close()
-    await small.rest()
-    assert small.figures()["used"] == 0
-    await small.close()
+        small = DesktopPool(replace(settings, start_s=start_s))
+        try:
+            env = GuiEnv(pack=pack, desktop=small)
+            with pytest.raises(EnvError, match=why):
+                await env.reset(seed=0)
+            await env.close()
+            await small.rest()
+            assert small.figures()["used"] == 0
+        finally:
+            await small.close()
 
 
 async def test_who_waits_for_a_desktop_waits_so_long(settings: DesktopSettings) -> None:

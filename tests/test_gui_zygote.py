@@ -25,9 +25,12 @@ from tests.desktops import BACKENDS, desktop_of, processes_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PACK = template_pack(templates=["press"])
 _PEEK = """
-import os
+import contextlib, os
 for pid in filter(str.isdecimal, os.listdir("/proc")):
-    if b"inside." + b"zygote" in open(f"/proc/{pid}/cmdline", "rb").read():
+    line = b""
+    with contextlib.suppress(OSError):
+        line = open(f"/proc/{pid}/cmdline", "rb").read()
+    if b"inside." + b"zygote" in line:
         try:
             print(len(open(f"/proc/{pid}/environ", "rb").read()))
         except PermissionError:

@@ -54,7 +54,7 @@ async def test_the_last_words_are_kept_and_no_more() -> None:
 
 async def test_it_ends_by_itself_when_its_input_does() -> None:
     async with started("trap 'exit 9' TERM; cat; exit 4") as process:
-        pass
+        await process.close(grace_s=60.0)
     assert process.returncode == 4
     with contextlib.suppress(BrokenPipeError):
         await process.write(b"more")

@@ -35,6 +35,7 @@ from agentrl.testing.engine import check_engine
 from tests.adapters import adapted, base_of
 from tests.conftest import child_commands
 from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
+from tests.processes import parent_of
 
 pytestmark = [
     pytest.mark.ray,
@@ -110,7 +111,9 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
 
     from agentrl.cluster.engines.replicas import RayReplicas
 
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     try:
         away = cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
@@ -132,7 +135,7 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
             # There an actor dies, with what it carries; here a process, and its actor lives.
             running = [asyncio.create_task(e.generate(request(1, 900))) for e in (here, there)]
             await asyncio.sleep(0)
-            ray.kill(served(there).actor)
+            os.kill(parent_of(served(there).opened.pid), signal.SIGKILL)
             os.kill(served(here).opened.pid, signal.SIGKILL)
             ends = await asyncio.gather(*running, return_exceptions=True)
             assert [type(end) for end in ends] == [EngineLost, EngineLost]
@@ -181,7 +184,9 @@ async def test_weights_are_broadcast_to_engines_on_two_machines(recipe: EngineRe
 
     from agentrl.cluster.engines.replicas import RayReplicas
 
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     try:
         cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)

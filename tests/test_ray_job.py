@@ -13,7 +13,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import pytest
 
 from agentrl.metrics import read_metrics
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(720)]
 START_S, RUN_S, END_S = 180.0, 300.0, 60.0
 COMMANDS = Path(sysconfig.get_path("scripts"))
 CONFIG = """
@@ -86,9 +86,12 @@ def head(root: Path) -> Generator[Head]:
             try:
                 process.wait(END_S)
             finally:
-                left = of_head(folder)
+                deadline = time.monotonic() + END_S
+                while (left := of_head(folder)) and time.monotonic() < deadline:
+                    time.sleep(0.1)
                 for pid in left:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 shutil.rmtree(folder, ignore_errors=True)
     assert not left, "the head ends what it has started"
 

@@ -233,8 +233,9 @@ print('holds', flush=True)
 input()
 """
 GROWN = """
-child(lambda: child(lambda: time.sleep(60)) and time.sleep(60))
-time.sleep(0.2)
+told, tell = os.pipe()
+child(lambda: child(lambda: os.write(tell, b'x') and time.sleep(600)) and time.sleep(600))
+os.read(told, 1)
 print('grown', flush=True)
 input()
 """

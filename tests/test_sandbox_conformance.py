@@ -12,6 +12,7 @@ from agentrl.scope import run_scope
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl.testing.sandbox import InMemorySandboxPool, check_sandbox
 from agentrl_sandbox import Session, layers, open_pool, open_session
+from tests.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 BACKENDS = [
@@ -30,9 +31,8 @@ async def no_leak() -> AsyncGenerator[None]:
 
 @pytest.fixture
 async def bare_session() -> AsyncIterator[Session]:
-    pool = open_pool(BARE)
-    yield await pool.open()
-    await pool.close()
+    async with opened(BARE) as pool:
+        yield await pool.open()
 
 
 @pytest.mark.parametrize("settings", BACKENDS)
@@ -90,11 +90,9 @@ async def test_a_bubblewrap_that_cannot_unshare_is_refused_with_its_own_words(
     fake.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    async with no_leak():
-        pool = open_pool(SandboxSettings())
+    async with no_leak(), opened(SandboxSettings()) as pool:
         with pytest.raises(ConfigError, match=r"No permissions.*user namespaces.*: process"):
             await pool.open()
-        await pool.close()
 
 
 @pytest.mark.parametrize("settings", BACKENDS)

@@ -30,12 +30,13 @@ from agentrl.run_id import new_run_id, run_id, using_run_id
 from agentrl.sandbox import Backend, Sandbox, SandboxSettings
 from agentrl.testing.leaks import Holdings
 from agentrl_sandbox.gc import collect as collect_leftovers
-from agentrl_sandbox.inside.processes import descendants, parents
+from agentrl_sandbox.inside.processes import descendants
 from agentrl_sandbox.lease import LABEL_POOL, Lease, labels, new_mark
 from agentrl_sandbox.reaping import record, remove
 from agentrl_sandbox.reaping.engine import containers
 from agentrl_sandbox.reaping.owner import Owner, World, start_ticks
 from agentrl_sandbox.reaping.plan import ORDER, Held, Resource, State, removable, state_of
+from tests.processes import children, family
 
 SOON_S = 30.0
 """How long anything may take on a machine that is busy with something else."""
@@ -332,11 +333,11 @@ def running(
 def reapers(place: Path) -> list[int]:
     """Return the reapers whose leases are in a place."""
     found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
-            line = path.read_bytes().decode(errors="replace")
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
             if "reaping.reaper" in line and f"{place}/state" in line:
-                found.append(int(path.parent.name))
+                found.append(int(pid))
     return [pid for pid in found if start_ticks(pid) is not None]
 
 
@@ -651,23 +652,21 @@ async def _until_it_raises(session: Sandbox) -> None:
 async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
     from agentrl_sandbox import open_pool
 
-    before = descendants(os.getpid())
+    before = children(os.getpid())
     pool = open_pool(SandboxSettings(backend=backend, allow_unisolated=backend == "process"))
     try:
         session = await pool.open()
         assert (await session.exec(SLEEP)).ok
-        made = descendants(os.getpid()) - before
+        (supervisor,) = {*children(os.getpid())} - {*before}
+        made = {pid: start_ticks(pid) for pid in family(supervisor)}
         # The whole group, so that a bare process has nobody left who cleans up after it.
-        above = parents()
-        (supervisor,) = (pid for pid in made if above.get(pid) == os.getpid())
         assert os.getpgid(supervisor) == supervisor
         os.killpg(supervisor, signal.SIGKILL)
         with pytest.raises(SandboxError):
             await _until_it_raises(session)
         again = await pool.open()
         assert (await again.exec("1 + 1")).value == "2"
-        ended = made & descendants(os.getpid())
-        assert not [pid for pid in ended if start_ticks(pid) is not None]
+        assert not [pid for pid, began in made.items() if began and start_ticks(pid) == began]
     finally:
         await pool.close()
     assert not [n for n in os.listdir(tempfile.gettempdir()) if Owner.find(n) == Owner.me()]

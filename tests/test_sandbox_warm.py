@@ -4,16 +4,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
-from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.inside.processes import descendants, parents
+from tests.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 both = pytest.mark.parametrize(
@@ -26,52 +25,54 @@ both = pytest.mark.parametrize(
 
 
 async def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.02)
 
 
-def keepers(how: SandboxSettings) -> set[int]:
-    """Return the keepers below us, one per session: bubblewrap is one process more on the way."""
-    table, level = parents(), {os.getpid()}
-    for _ in range(3 if how.backend == "bubblewrap" else 2):
-        level = {pid for pid, up in table.items() if up in level}
-    return level
+@pytest.fixture
+def keepers(how: SandboxSettings) -> Callable[[], set[int]]:
+    """Return what tells the keepers that were not below us before, one per session."""
+    before = descendants(os.getpid())
+    levels = 3 if how.backend == "bubblewrap" else 2  # bubblewrap is one process more on the way
 
+    def below() -> set[int]:
+        table, level = parents(), {os.getpid()}
+        for _ in range(levels):
+            level = {pid for pid, up in table.items() if up in level} - before
+        return level
 
-@asynccontextmanager
-async def opened(how: SandboxSettings, *, warm: int) -> AsyncGenerator[ForkServerPool]:
-    pool = ForkServerPool(how, warm=warm)
-    try:
-        yield pool
-    finally:
-        await pool.close()
+    return below
 
 
 @both
-async def test_as_many_as_were_opened_are_made_ahead_and_no_more(how: SandboxSettings) -> None:
+async def test_as_many_as_were_opened_are_made_ahead_and_no_more(
+    how: SandboxSettings, keepers: Callable[[], set[int]]
+) -> None:
     """Meant for (no such mutant has been run yet): no bound, a session that stays in the pool when
     it is handed out.
     """
     async with opened(how, warm=2) as pool:
         sessions = [await pool.open()]
-        await until(lambda: len(keepers(how)) == 2)
+        await until(lambda: len(keepers()) == 2)
         sessions += [await pool.open() for _ in range(4)]
-        await until(lambda: len(keepers(how)) == 5 + 2)
+        await until(lambda: len(keepers()) == 5 + 2)
         await asyncio.sleep(0.1)
-        assert len(keepers(how)) == 5 + 2
+        assert len(keepers()) == 5 + 2
         for number, session in enumerate(sessions):
             assert (await session.exec(f"n = {number}; n")).value == f"{number}"
             assert (await session.exec("import os; os.listdir()")).value == "[]"
 
 
 @both
-async def test_none_is_made_ahead_when_none_is_wanted(how: SandboxSettings) -> None:
+async def test_none_is_made_ahead_when_none_is_wanted(
+    how: SandboxSettings, keepers: Callable[[], set[int]]
+) -> None:
     async with opened(how, warm=0) as pool:
         session = await pool.open()
         await asyncio.sleep(0.1)
-        assert len(keepers(how)) == 1
+        assert len(keepers()) == 1
         await session.close()
 
 
@@ -93,14 +94,16 @@ async def test_each_serves_once_and_draws_its_own_numbers(how: SandboxSettings) 
 
 
 @both
-async def test_one_that_died_is_not_handed_out(how: SandboxSettings) -> None:
+async def test_one_that_died_is_not_handed_out(
+    how: SandboxSettings, keepers: Callable[[], set[int]]
+) -> None:
     async with opened(how, warm=1) as pool:
         session = await pool.open()
-        own = min(keepers(how))
-        await until(lambda: len(keepers(how)) == 2)
-        (waiting,) = keepers(how) - {own}
+        own = min(keepers())
+        await until(lambda: len(keepers()) == 2)
+        (waiting,) = keepers() - {own}
         os.kill(waiting, signal.SIGKILL)
-        await until(lambda: waiting not in keepers(how))
+        await until(lambda: waiting not in keepers())
         try:
             other = await pool.open()
         except SandboxError:  # it had not been missed yet
@@ -110,12 +113,14 @@ async def test_one_that_died_is_not_handed_out(how: SandboxSettings) -> None:
 
 
 @both
-async def test_nothing_is_left_of_those_nobody_opened(how: SandboxSettings) -> None:
+async def test_nothing_is_left_of_those_nobody_opened(
+    how: SandboxSettings, keepers: Callable[[], set[int]]
+) -> None:
     before = Holdings.now()
     others = descendants(os.getpid())
     async with opened(how, warm=3) as pool:
         sessions = [await pool.open() for _ in range(3)]
-        await until(lambda: len(keepers(how)) == 6)
+        await until(lambda: len(keepers()) == 6)
         below = descendants(os.getpid()) - others
         await asyncio.gather(*(session.close() for session in sessions))
     assert not below & descendants(os.getpid())
@@ -124,7 +129,7 @@ async def test_nothing_is_left_of_those_nobody_opened(how: SandboxSettings) -> N
 
 @both
 async def test_a_burst_is_answered_in_full_and_cancelled_opens_leave_nothing(
-    how: SandboxSettings,
+    how: SandboxSettings, keepers: Callable[[], set[int]]
 ) -> None:
     before = Holdings.now()
     async with opened(how, warm=2) as pool:
@@ -138,12 +143,14 @@ async def test_a_burst_is_answered_in_full_and_cancelled_opens_leave_nothing(
         values = await asyncio.gather(*(s.exec(f"{n}") for n, s in enumerate(sessions)))
         assert [one.value for one in values] == [f"{n}" for n in range(len(sessions))]
         await asyncio.gather(*(session.close() for session in sessions))
-        await until(lambda: len(keepers(how)) == 2)
+        await until(lambda: len(keepers()) == 2)
     await check_no_leak(before)
 
 
 @both
-async def test_the_last_close_ends_what_the_code_has_started(how: SandboxSettings) -> None:
+async def test_the_last_close_ends_what_the_code_has_started(
+    how: SandboxSettings, keepers: Callable[[], set[int]]
+) -> None:
     """Meant for (no such mutant has been run yet): answering before the processes of the session
     are killed.
     """
@@ -154,4 +161,4 @@ async def test_the_last_close_ends_what_the_code_has_started(how: SandboxSetting
         assert (await session.exec(daemon)).ok
         assert descendants(os.getpid()) - before
         await session.close()
-        await until(lambda: len(keepers(how)) == 1 and not descendants(os.getpid()) - before)
+        await until(lambda: len(keepers()) == 1 and not descendants(os.getpid()) - before)

@@ -106,6 +106,7 @@ def test_closing_twice_ends_them_once(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
+@pytest.mark.timeout(720)
 def test_the_others_end_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from tests.test_sharded_run import "
@@ -163,6 +164,7 @@ def test_a_count_that_torchrun_has_not_started(
         leading_trainer(config, nobody)
 
 
+@pytest.mark.timeout(960)
 def test_torchrun(tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(

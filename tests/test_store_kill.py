@@ -21,6 +21,8 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.store import Store
 
 KILLS = 36
+ENOUGH = 30
+"""Exchanges that a slow writer reports before it is killed."""
 
 WRITER = """
 import json, os, random, sys
@@ -124,9 +126,13 @@ def reports_until_killed(folder: Path, seed: int) -> tuple[list[list[object]], i
             assert child.stdout is not None
             data = until_ready(child.stdout.fileno())
             deadline = time.monotonic() + left_s
-            while time.monotonic() < deadline and data.count(b"\n") < most:
+            while data.count(b"\n") < most and (
+                time.monotonic() < deadline or data.count(b'"exchanges"') < ENOUGH
+            ):
                 if select.select([child.stdout], [], [], 0.005)[0]:
-                    data += os.read(child.stdout.fileno(), 65536)
+                    if not (more := os.read(child.stdout.fileno(), 65536)):
+                        break
+                    data += more
         finally:
             child.send_signal(signal.SIGKILL)
         data += child.stdout.read()

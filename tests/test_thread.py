@@ -18,6 +18,7 @@ import pytest
 from agentrl.thread import (
     in_stoppable_thread,
     in_thread_to_the_end,
+    made,
     made_in_thread,
     run_to_the_end,
 )
@@ -31,58 +32,93 @@ async def test_results_and_errors_come_back() -> None:
 
 
 async def test_a_cancelled_caller_waits_for_what_cannot_be_left_half_done() -> None:
-    done = threading.Event()
-    began = threading.Event()
+    began, goes, done = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
         began.set()
-        time.sleep(0.05)
+        assert goes.wait(30)
         done.set()
 
     task = asyncio.create_task(in_thread_to_the_end(work))
-    assert await asyncio.to_thread(began.wait, 30)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task, began, goes)
     assert done.is_set()
 
 
+async def cancelled(
+    task: "asyncio.Task[Any]", began: threading.Event, goes: threading.Event
+) -> None:
+    """Cancel who waits for a thread that has begun, see it wait, and let the thread go on."""
+    assert await asyncio.to_thread(began.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    goes.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_what_a_cancelled_caller_had_made_is_undone() -> None:
-    began, undone = threading.Event(), list[str]()
+    began, goes, undone = threading.Event(), threading.Event(), list[str]()
 
     def make() -> str:
         began.set()
-        time.sleep(0.05)
+        assert goes.wait(30)
         return "made"
 
+    goes.set()
     assert await made_in_thread(make, undone.append) == "made"
     assert undone == []
     began.clear()
-    task = asyncio.create_task(made_in_thread(make, undone.append))
-    assert await asyncio.to_thread(began.wait, 30)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    goes.clear()
+    await cancelled(asyncio.create_task(made_in_thread(make, undone.append)), began, goes)
     assert undone == ["made"]
 
 
 async def test_what_could_not_be_made_is_not_undone() -> None:
-    began, undone = threading.Event(), list[object]()
+    began, goes, undone = threading.Event(), threading.Event(), list[object]()
 
     def fail() -> str:
         began.set()
-        time.sleep(0.05)
+        assert goes.wait(30)
         raise OSError("no")
 
+    goes.set()
     with pytest.raises(OSError, match="no"):
         await made_in_thread(fail, undone.append)
     began.clear()
-    task = asyncio.create_task(made_in_thread(fail, undone.append))
-    assert await asyncio.to_thread(began.wait, 30)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    goes.clear()
+    await cancelled(asyncio.create_task(made_in_thread(fail, undone.append)), began, goes)
     assert undone == []
+
+
+async def test_what_is_made_without_a_thread_is_undone_too() -> None:
+    goes, undone = asyncio.Event(), list[str]()
+
+    async def make(named: str) -> str:
+        await goes.wait()
+        if named == "broken":
+            raise OSError("no")
+        return named
+
+    async def undo(found: str) -> None:
+        await asyncio.sleep(0)
+        undone.append(found)
+
+    for named in ("one", "broken"):
+        task = asyncio.create_task(made(make(named), undo))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        goes.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        goes.clear()
+    assert undone == ["one"]
+    goes.set()
+    assert await made(make("two"), undo) == "two"
+    assert undone == ["one"]
 
 
 async def test_a_cancelled_caller_stops_work_that_looks() -> None:
@@ -156,6 +192,24 @@ async def test_a_caller_that_is_cancelled_again_goes_on_waiting() -> None:
     ends.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert undone == ["made"]
+
+
+def test_what_is_being_made_when_the_loop_ends_is_undone() -> None:
+    began, goes, undone = threading.Event(), threading.Event(), list[str]()
+
+    def make() -> str:
+        began.set()
+        assert goes.wait(30)
+        return "made"
+
+    async def main() -> "asyncio.Task[str]":
+        task = asyncio.create_task(made_in_thread(make, undone.append))
+        assert await asyncio.to_thread(began.wait, 30)
+        threading.Timer(0.1, goes.set).start()
+        return task
+
+    assert asyncio.run(main()).cancelled()
     assert undone == ["made"]
 
 

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import json
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -344,17 +343,24 @@ async def test_a_tool_may_have_the_name_of_a_hook() -> None:
 
 async def test_an_abandoned_thread_ends_quietly_after_its_loop() -> None:
     """A call that is cancelled while its thread works must not raise in the thread later."""
+    began, released = threading.Event(), threading.Event()
 
     @tool
     def slow() -> str:
-        """Take a moment."""
-        time.sleep(0.05)
+        """Wait to be let go."""
+        began.set()
+        released.wait(60)
         return "x"
 
-    box = await box_of(slow)
+    box = await box_of(slow, timeout_s=100.0)
     calling = asyncio.create_task(answer(box, "slow"))
-    await asyncio.sleep(0.01)
-    calling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await calling
-    await asyncio.sleep(0.06)
+    try:
+        assert await asyncio.to_thread(began.wait, 60)
+        (thread,) = [one for one in threading.enumerate() if one.name == "agentrl-slow"]
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+    finally:
+        released.set()
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()

@@ -33,11 +33,13 @@ def test_a_killed_owner_leaves_nothing(root: Path) -> None:
         [sys.executable, "-c", OWNER], env=environ, stdout=subprocess.PIPE, text=True
     )
     assert owner.stdout is not None
-    (mark,) = json.loads(owner.stdout.readline())
-    assert carrying(mark)
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+    try:
+        (mark,) = json.loads(owner.stdout.readline())
+        assert carrying(mark)
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
     deadline = time.monotonic() + 60
     while (left := carrying(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)  # other processes end, and tell nobody

@@ -9,7 +9,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +20,53 @@ from agentrl.env import call
 from agentrl.errors import ConfigError, EnvError
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Screen
+from agentrl_envs.web.browser.browser import Browser
 from agentrl_envs.web.browser.processes import below, private_bytes
 from agentrl_envs.web.browser.shelf import Place, Shelf
 from agentrl_envs.web.browser.visit import Visit
 from agentrl_envs.web.world import WebRequest, WebResponse
+from tests.processes import children
 from tests.web_pages import ORIGIN, PagesPack
 
 SCREEN = Screen(400, 300)
+
+
+# -- starts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.chromium
+async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
+    """Of Playwright's driver, and of a browser, wherever the start has come to."""
+    before = {*children(os.getpid())}
+
+    async def cut_short(work: Coroutine[Any, Any, object], after_s: float) -> None:
+        task = asyncio.create_task(work)
+        await asyncio.sleep(after_s)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and isinstance(pool := task.result(), BrowserPool):
+            await pool.close()
+
+    for after_s in (0.0, 0.1, 0.2, 0.4):
+        await cut_short(BrowserPool.open(BrowserSettings()), after_s)
+    async with asyncio.timeout(60):
+        while {*children(os.getpid())} - before:  # noqa: ASYNC110 - other processes end
+            await asyncio.sleep(0.05)
+    pool = await BrowserPool.open(BrowserSettings(warm=0, call_s=60))
+    try:
+        (driver,) = {*children(os.getpid())} - before
+        for after_s in (0.02, 0.1, 0.3, 0.6):
+            starting = asyncio.create_task(Browser.start(pool._playwright, pool.settings))  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(after_s)
+            starting.cancel()
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                await starting.result().close()
+            async with asyncio.timeout(60):
+                while children(driver):  # noqa: ASYNC110 - other processes end
+                    await asyncio.sleep(0.05)
+    finally:
+        await pool.close()
 
 
 # -- pages that wait -------------------------------------------------------------------------------

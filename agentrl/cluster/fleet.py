@@ -54,16 +54,19 @@ class Fleet:
         self._numbers = count(1)
         self._broken = ""
         self._changed = asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
+        """Those of dead workers."""
         self.restarts = 0
         """How many workers have been replaced."""
 
     async def open(self) -> Self:
-        """Start all workers; raises what their start raises, and `TimeoutError`."""
+        """Start all workers, one that dies meanwhile once more; raises what their start raises,
+        and `TimeoutError`."""
         try:
             with first_error():
                 async with asyncio.timeout(self._start_s), asyncio.TaskGroup() as group:
                     for berth in self._berths:
-                        group.create_task(self._fill(berth))
+                        group.create_task(self._begin(berth))
         except BaseException:
             await self.close()
             raise
@@ -104,6 +107,10 @@ class Fleet:
         if berth.worker is not worker:
             return
         berth.worker = None
+        # Perhaps it is only out of reach, and would keep its room.
+        ending = asyncio.create_task(worker.close(), name="agentrl-worker-end")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
         if self._left == 0:
             self._broken = self._broken or (
                 "a worker for environments died, and as many as cluster.max_restarts allows have "
@@ -111,8 +118,7 @@ class Fleet:
             )
             self._changed.set()
             return
-        self._left -= 1
-        self.restarts += 1
+        self._count()
         berth.replacing = asyncio.create_task(self._replace(berth), name="agentrl-worker-replace")
 
     async def close(self) -> None:
@@ -126,7 +132,23 @@ class Fleet:
         workers = [berth.worker for berth in self._berths if berth.worker is not None]
         for berth in self._berths:
             berth.worker = berth.replacing = None
-        await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
+        ending = [worker.close() for worker in workers]
+        await asyncio.gather(*ending, *self._ending, return_exceptions=True)
+
+    def _ended(self, ending: "asyncio.Task[None]") -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled():
+            ending.exception()  # of one that is gone already there is nobody to tell
+
+    async def _begin(self, berth: Berth) -> None:
+        """Fill a berth for the first time: two deaths in a row are no accident then."""
+        if not await self._is_filled(berth):
+            self._count()
+            await self._fill(berth)
+
+    def _count(self) -> None:
+        self._left -= 1
+        self.restarts += 1
 
     async def _fill(self, berth: Berth) -> None:
         berth.worker = await self._start()
@@ -144,10 +166,20 @@ class Fleet:
 
     async def _replace(self, berth: Berth) -> None:
         try:
-            async with asyncio.timeout(self._start_s):
-                while not await self._is_filled(berth):
-                    self._left -= 1
-                    self.restarts += 1
-        except (Exception, TimeoutError) as error:  # noqa: BLE001 - told to whoever asks next
+            while not await self._is_replaced(berth):
+                pass
+        except Exception as error:  # noqa: BLE001 - told to whoever asks next
             self._broken = f"a worker for environments died and could not be replaced: {error}"
             self._changed.set()
+
+    async def _is_replaced(self, berth: Berth) -> bool:
+        """Have a worker in a berth; False when there is no room for it yet, and others go on."""
+        try:
+            async with asyncio.timeout(self._start_s):
+                while not await self._is_filled(berth):
+                    self._count()
+        except TimeoutError:
+            if not any(one.worker is not None for one in self._berths):
+                raise
+            return False
+        return True

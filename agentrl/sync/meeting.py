@@ -158,7 +158,11 @@ class Group:
         """
         group, self._group = self._group, None
         if group is not None:
-            threading.Thread(target=group.abort, name="agentrl-leaves-group", daemon=True).start()
+            held = [group]
+            # Whoever holds it last waits for what is under way.
+            del group
+            name = "agentrl-leaves-group"
+            threading.Thread(target=lambda: held.pop().abort(), name=name, daemon=True).start()
 
     def _device(self) -> torch.device:
         """Return where buckets have to be."""

@@ -16,8 +16,8 @@ class Holdings:
 
     tasks: frozenset["asyncio.Task[object]"]
     threads: frozenset[threading.Thread]
-    children: frozenset[str]
-    """`pid command`."""
+    children: dict[int, str]
+    """Process id to the name of its command."""
     files: dict[int, str]
     """File descriptor to what it is open on."""
 
@@ -27,7 +27,7 @@ class Holdings:
         return cls(
             tasks=frozenset(asyncio.all_tasks()),
             threads=frozenset(t for t in threading.enumerate() if t.is_alive()),
-            children=frozenset(_children()),
+            children=_children(),
             files=_files(),
         )
 
@@ -35,7 +35,11 @@ class Holdings:
         """Return in words what `later` holds more."""
         found = [f"task {task.get_name()}" for task in later.tasks - self.tasks]
         found += [f"thread {thread.name}" for thread in later.threads - self.threads]
-        found += [f"process {child}" for child in later.children - self.children]
+        found += [
+            f"process {pid} {name}"
+            for pid, name in later.children.items()
+            if pid not in self.children
+        ]
         if len(later.files) > len(self.files):
             new = sorted(later.files.keys() - self.files.keys())
             found += [f"open file {later.files[fd]}" for fd in new]
@@ -54,14 +58,16 @@ async def check_no_leak(before: Holdings, *, grace_s: float = 5.0) -> None:
         await asyncio.sleep(0.02)
 
 
-def _children() -> list[str]:
-    found: list[str] = []
-    for listing in Path("/proc/self/task").glob("*/children"):
+def _children() -> dict[int, str]:
+    found: dict[int, str] = {}
+    for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
-            pids = listing.read_text().split()
-            found += [f"{pid} {Path('/proc', pid, 'comm').read_text().strip()}" for pid in pids]
+            stat = Path("/proc", pid, "stat").read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended while we looked
+        before, _, after = stat.rpartition(") ")
+        if int(after.split()[1]) == os.getpid():
+            found[int(pid)] = before.partition("(")[2]
     return found
 
 

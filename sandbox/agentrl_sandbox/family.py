@@ -12,7 +12,7 @@ from agentrl_sandbox.fence import SessionFence
 from agentrl_sandbox.line import Line
 
 KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
-GRACE_S = 5.0
+GRACE_S = 20.0
 """How long a keeper may take for what takes no time before it counts as gone."""
 
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
+from agentrl.thread import to_the_end
 from agentrl_sandbox.admission import Admission, Place
 from agentrl_sandbox.channel import Channel
 from agentrl_sandbox.family import GRACE_S, KEEPER_GONE, Family
@@ -127,7 +128,7 @@ class ForkServerPool:
                 raise SandboxError(_CLOSED)
             if slot.supervisor is not None and not slot.supervisor.alive:
                 dead, slot.supervisor = slot.supervisor, None
-                await dead.close()
+                await to_the_end(dead.close())
             if slot.supervisor is None:
                 try:
                     slot.supervisor = await Supervisor.start(
@@ -150,7 +151,7 @@ class ForkServerPool:
                 family.channel.close()
             slot.families.clear()
             if supervisor is not None:
-                await asyncio.shield(supervisor.close())
+                await to_the_end(supervisor.close())
 
 
 def _allow_open_files(sessions: int) -> None:

@@ -57,6 +57,8 @@ class Session:
         """For the next cell, when the interpreter died between cells."""
         self._over: ExecResult | None = None
         """For every further cell, when the session has ended."""
+        self._death: dict[str, Any] = {}
+        """What was said of the interpreter that died last."""
         self._stopping: asyncio.Task[None] | None = None
         family.join(number, self)
 
@@ -326,7 +328,8 @@ class Session:
 
     async def _stop_quietly(self, line: Line) -> None:
         try:
-            await self._stop(line)
+            if "late" in (await self._stop(line)).frame.body:
+                self._last_words = None  # of the cell that was cancelled
         except SandboxError:
             return  # whoever comes next is told
 
@@ -339,6 +342,9 @@ class Session:
         outcome: Outcome | None = None,
     ) -> ExecResult:
         said = (await self._stop(line)).frame.body
+        if "late" in said:
+            # It had died by then, of what we stop it for; its end has been told of already.
+            said, self._last_words = self._death, None
         if outcome is not None:
             said = {**said, "stdout": outcome.stdout, "stderr": outcome.stderr}
         return self._lost(said, status, error, seconds)
@@ -365,7 +371,7 @@ class Session:
 
     def died(self, event: Reply) -> None:
         """Hear from the keeper that the interpreter died."""
-        body = event.frame.body
+        body = self._death = event.frame.body
         self.hang_up()
         status, error = body["status"], body["error"]
         if body.get("signal") == signal.SIGKILL and self._family.was_short_of_memory():

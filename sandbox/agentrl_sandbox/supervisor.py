@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
+from agentrl.thread import to_the_end
 from agentrl_sandbox.channel import Channel
 from agentrl_sandbox.family import GRACE_S
 from agentrl_sandbox.fence import Fence, SessionFence
@@ -57,13 +58,13 @@ class Supervisor:
                 supervisor._fence = await Fence.around(started.pid, settings)
         except SandboxError as error:
             log = started.log.tail()
-            await supervisor.close()
+            await to_the_end(supervisor.close())
             # What a machine does not allow is said. One that was killed says nothing.
             if not log:
                 raise SandboxError(f"a sandbox supervisor did not start: {error}") from error
             raise ConfigError(how.explain(log)) from error
         except BaseException:
-            await supervisor.close()
+            await to_the_end(supervisor.close())
             raise
         return supervisor
 
@@ -90,9 +91,11 @@ class Supervisor:
         if not await self._started.wait_end(END_S):
             await self._started.kill()
             await self._started.wait_end(END_S)
-        await self._started.release()
-        if self._fence is not None:
-            await asyncio.shield(self._fence.close())
+        try:
+            await self._started.release()
+        finally:
+            if self._fence is not None:
+                await asyncio.shield(self._fence.close())
 
 
 def _why_dead(started: Started) -> str:

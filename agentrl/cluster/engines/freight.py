@@ -49,7 +49,7 @@ class Freight:
 
         Raises `EngineError` when `actor` dies meanwhile.
         """
-        if isinstance(weights, Path) or node == self.home:
+        if isinstance(weights, Path) or not self.carries(weights, node):
             return path_of(weights)
         while True:
             carrier, carried = self._carrier(weights, node, actor)
@@ -59,6 +59,10 @@ class Freight:
                 self.forget(node, carrier)
                 if carrier is actor:
                     raise
+
+    def carries(self, weights: Path | SharedWeights, node: str) -> bool:
+        """Return whether weights have to be sent to a machine."""
+        return not isinstance(weights, Path) and node != self.home
 
     def carrier(self, node: str) -> Any:
         """Return the actor that carries the weights of a machine, or None."""

@@ -70,7 +70,7 @@ class RayServed:
         try:
             await self.engine.load(path, version)
         except ValueError:
-            if carrier is None:
+            if not freight.carries(weights, node):
                 raise
             # They may have gone with who carried them, which may be our own actor.
             freight.forget(node, carrier)

@@ -277,7 +277,9 @@ class RemoteEngine(Closing):
                 )
             waiting = [self._calls[number] for number in self._ids.values()]
             self._closing = True
-            await asyncio.wait(waiting, timeout=CLOSE_S)
+            _, silent = await asyncio.wait(waiting, timeout=CLOSE_S)
+            for answer in silent:
+                answer.set_exception(EngineLost(f"{self._name} was closed, and did not answer"))
         self._closing = True
         self._fail(f"{self._name} was closed")
         for task in self._tasks:

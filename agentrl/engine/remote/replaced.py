@@ -16,7 +16,7 @@ from agentrl.engine.remote.shared_weights import SharedWeights, shared
 from agentrl.engine.remote.spreading import Spread, Spreader
 from agentrl.engine.several import Several
 from agentrl.engine.weights import Weights
-from agentrl.errors import EngineError, EngineLost, WeightsUnproven
+from agentrl.errors import EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.thread import in_thread
 
@@ -72,7 +72,7 @@ class ReplacedEngine(Closing):
         self._went_back = 0
         self._paused = False
         self._waiting: dict[str, asyncio.Future[None]] = {}
-        """Requests that wait for a replacement."""
+        """Requests that wait for a replacement, by their ids."""
         self._open = True
         self.spreader: Spreader | None = None
         """Where weights come from by broadcast; without one the engine reads them itself."""
@@ -108,22 +108,29 @@ class ReplacedEngine(Closing):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
         is aborted, or the engine paused, ends then, with nothing."""
+        if (served := await self._awaited(request.id)) is None:
+            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
+        return await served.engine.generate(request)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Return what the weights say of tokens; see `RemoteEngine.score`. One that waits for a
+        replacement ends as in `generate`."""
+        if (served := await self._awaited(request.id)) is None:
+            return Scores(logprobs=(), version=self.version)
+        return await served.engine.score(request)
+
+    async def _awaited(self, request_id: str) -> Served | None:
+        """Return what a request is asked of, or None where it is ended before that is there."""
         if (served := self._alive()) is not None:
-            return await served.engine.generate(request)
-        ended = self._waiting[request.id] = asyncio.get_running_loop().create_future()
+            return served
+        ended = self._waiting[request_id] = asyncio.get_running_loop().create_future()
         ready = asyncio.ensure_future(self._ready())
         try:
             await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
+            return ready.result() if ready.done() else None
         finally:
-            self._waiting.pop(request.id, None)
+            self._waiting.pop(request_id, None)
             ready.cancel()
-        return await ready.result().engine.generate(request)
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens; see `RemoteEngine.score`."""
-        return await (await self._ready()).engine.score(request)
 
     async def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has, `finish="aborted"`."""
@@ -156,9 +163,10 @@ class ReplacedEngine(Closing):
         them.
 
         Weights of another model raise `ValueError` and change nothing. Those that have a proof
-        (`Provable`) are proven, see `proving.take`: an engine that cannot is replaced, and when the
-        replacement cannot either, `WeightsUnproven` is raised, and the next one begins with the
-        last good weights. Nothing is proven while paused: nothing would be scored.
+        (`Provable`) are proven, see `proving.take`. An engine that cannot take them, or prove them,
+        is replaced, and when the replacement cannot either, `EngineError` (`WeightsUnproven`) is
+        raised, and the next one begins with the last good weights. Nothing is proven while paused:
+        nothing would be scored.
         """
         served = await self._ready()
         new = Versioned(await in_thread(shared, weights), version)
@@ -174,13 +182,12 @@ class ReplacedEngine(Closing):
         """Have the engine take weights, or its replacement if it dies over it or is given up."""
         try:
             await self._give(served, new, good, is_paused=self._paused)
-        except WeightsUnproven:
-            self._condemned = served
-            if self._restarts_left == 0:
-                raise
         except EngineError:
             if served.is_open:
-                raise
+                # It lives and cannot take them; perhaps the next one can.
+                self._condemned = served
+                if self._restarts_left == 0:
+                    raise
         else:
             return
         await self._ready()
@@ -240,7 +247,7 @@ class ReplacedEngine(Closing):
     async def _start(self) -> Served:
         if self._served is not None:
             if self._restarts_left == 0:
-                ended = "disproved its weights" if self._is_given_up() else "died"
+                ended = "failed over its weights" if self._is_given_up() else "died"
                 raise EngineError(
                     f"the engine's {self._served.name} has {ended}, as those before it, and is not "
                     "replaced any more (engine.max_restarts); look at what ends it, memory "

@@ -361,7 +361,8 @@ def _kind(error: Exception) -> str:
             return "config"
         case RolloutError():
             return "engine"
-        case ValueError() | FileNotFoundError():
+        case ValueError() | FileNotFoundError() | PermissionError():
+            # What a process keeps may be gone, or not to be read any more, as it ends.
             return "value"
         case _:
             return "engine"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from agentrl.engine.remote.client import LOOPBACK, RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, EngineLost
 from agentrl.sync.buckets import ByteRow
 from agentrl.sync.meeting import Backend, Group, Meeting, store_at
 from agentrl.thread import in_thread
@@ -63,7 +63,7 @@ class Spreader:
         """Send weights to all engines at once, and return a copy of them, made meanwhile.
 
         An engine that dies over it is left out, and the others are sent the weights again. Raises
-        `EngineError` when they all live and it fails nevertheless.
+        `EngineError` when they live and it fails nevertheless.
         """
         async with self._turn:
             copying = asyncio.create_task(in_thread(SharedWeights, weights))
@@ -79,7 +79,7 @@ class Spreader:
 
     async def load(self, engine: RemoteEngine, weights: Path | SharedWeights, version: int) -> None:
         """Have one engine take weights, which are sent unless they have arrived; a path is read by
-        the engine. Raises as `RemoteEngine.load` does."""
+        the engine. Raises as `RemoteEngine.load` does, `EngineLost` for one that dies over it."""
         if isinstance(weights, Path):
             await engine.load(weights, version)
             return
@@ -105,12 +105,14 @@ class Spreader:
         while engines:
             try:
                 return engines, await self._once(row, engines, backend, keeps=keeps)
-            except EngineError:
+            except EngineError as error:
                 lives = await asyncio.gather(*(_lives(engine) for engine in engines))
                 left = tuple(e for e, is_alive in zip(engines, lives, strict=True) if is_alive)
                 tries = 0 if len(left) < len(engines) else tries + 1
-                if tries == TRIES or not left:
+                if tries == TRIES:
                     raise
+                if not left and not keeps:
+                    raise EngineLost(str(error)) from error
                 engines = left
         return (), ""
 
@@ -126,6 +128,7 @@ class Spreader:
                 self._forget()
             group, meetings = None, await self._meetings(engines, backend)
         stop = threading.Event()
+        # Who forms a group cannot be stopped, so that nobody waits for the end of this thread.
         sending = asyncio.create_task(in_thread(self._send, row, meetings[0], group, stop))
         receiving = [
             asyncio.create_task(
@@ -173,6 +176,8 @@ class Spreader:
         except BaseException:
             group.close()
             raise
+        if stop.is_set():
+            group.close()
         return group
 
     async def _meetings(self, engines: tuple[RemoteEngine, ...], backend: Backend) -> list[Meeting]:

@@ -20,10 +20,11 @@ class GateDeadlines:
     turn_s: float = 600.0
     """One turn of the engine, the time at the gate not counted."""
     fork_s: float = 60.0
-    close_gate_s: float = 60.0
-    """Until nothing is in flight after the engine was paused."""
-    load_s: float = 600.0
-    """New weights."""
+    close_gate_s: float = 180.0
+    """Until nothing is in flight after the engine was paused. An engine that is cut off is known to
+    be after a minute."""
+    load_s: float = 1800.0
+    """New weights, and an engine in place of one that dies over them."""
     stall_s: float = 3600.0
     """Without any event while a batch is waited for; then the run stops and says what is stuck."""
     phases: Mapping[Phase, float] = field(default_factory=dict[Phase, float])

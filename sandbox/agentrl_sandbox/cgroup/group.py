@@ -237,16 +237,18 @@ def host_pid(pidfd: int) -> int:
 def _members(directory: str) -> list[int]:
     try:
         return [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
-    except FileNotFoundError:
-        return []
+    except OSError:
+        return []  # the group is being removed
 
 
 def _below(pids: Collection[int]) -> set[int]:
     found: set[int] = set()
     for pid in pids:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found.update(map(int, children.read_text().split()))
+        with contextlib.suppress(OSError):  # it ended while we looked
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    listing = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                    found.update(map(int, listing.split()))
     return found
 
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from socket import socket
 
+from agentrl.errors import SandboxError
 from agentrl.thread import in_thread
 from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.lease import Lease
 
-_REAP_S = 5.0
+_REAP_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,14 @@ class StartedProcess:
 
     async def release(self) -> None:
         """Reap it; remove its log, the directory of its sessions and whoever is left in there."""
-        self.process.wait(_REAP_S)
-        self.log.close()
-        if self.lease is not None:
-            await in_thread(self.lease.clear)
+        try:
+            self.process.wait(_REAP_S)
+        except subprocess.TimeoutExpired as error:
+            raise SandboxError(f"a sandbox supervisor does not end: {error}") from error
+        finally:
+            self.log.close()
+            if self.lease is not None:
+                await in_thread(self.lease.clear)
 
 
 def start_process(

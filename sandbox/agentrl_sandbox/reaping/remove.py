@@ -21,7 +21,7 @@ PREFIX = "agentrl-"
 """Of the name of every directory and every cgroup that may be removed."""
 CGROUPS = "/sys/fs/cgroup"
 _HOMES = ("HOME", "TMPDIR")
-_END_S = 5.0
+_END_S = 15.0
 """How long the kernel may take to end killed processes, and to let go of their cgroup."""
 _EMPTY_S = 60.0
 """How long a directory may take to empty, for somebody may still be filling it."""
@@ -160,10 +160,9 @@ def _pids() -> list[int]:
 
 def _end(wanted: Callable[[_Process], bool]) -> bool:
     """Kill the processes that are wanted, with all below them, until there is none."""
-    deadline_s = time.monotonic() + _END_S
     any_found = False
     while tree := _frozen(wanted):
-        any_found = True
+        any_found, deadline_s = True, time.monotonic() + _END_S
         for pid, start in tree.items():
             _signal(pid, start, signal.SIGKILL)
         while any(start_ticks(pid) == start for pid, start in tree.items()):

@@ -1,5 +1,6 @@
 """The first process of a desktop: answers the host's requests, one at a time, until it hangs up."""
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -118,7 +119,9 @@ class Agent:
         end_s = time.monotonic() + limit_s
         for pid in self._programs:
             if not processes.ended(pid):
-                os.kill(pid, signal.SIGTERM)
+                # Reaped as soon as it ends, also just now.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         while left := [pid for pid in self._programs if not processes.ended(pid)]:
             if time.monotonic() > end_s:
                 break

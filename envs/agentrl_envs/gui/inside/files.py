@@ -22,10 +22,13 @@ def read(path: str, most_bytes: int) -> bytes | None:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(opened, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             return None
-        data = file.read(most_bytes + 1)
+        with open(opened, "rb", closefd=False) as file:
+            data = file.read(most_bytes + 1)
+    finally:
+        os.close(opened)
     return data if len(data) <= most_bytes else None
 
 
@@ -46,7 +49,11 @@ def _below(root: str) -> Iterator[tuple[str, str]]:
             yield path, "other" if os.path.islink(path) else "folder"
         for name in names:
             path = os.path.join(folder, name)
-            yield path, "file" if stat.S_ISREG(os.lstat(path).st_mode) else "other"
+            try:
+                is_file = stat.S_ISREG(os.lstat(path).st_mode)
+            except FileNotFoundError:
+                continue  # removed while we looked
+            yield path, "file" if is_file else "other"
 
 
 def empty(root: str, *, but: str = "") -> None:

@@ -1,11 +1,12 @@
 """The processes of a desktop: started, reaped, looked at, and ended. We are their first process."""
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-_END_S = 5.0
+_END_S = 15.0
 _POLL_S = 0.01
 
 
@@ -58,7 +59,8 @@ class Processes:
             while not self.ended(pid):
                 if time.monotonic() > end_s:
                     late = True
-                    os.killpg(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended
+                        os.killpg(pid, signal.SIGKILL)
                     break
                 time.sleep(_POLL_S)
             wrote = [os.pread(one, most_bytes, 0) for one in (out, err)]

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl.thread import in_thread, made_in_thread
+from agentrl.thread import in_thread, in_thread_to_the_end, made, made_in_thread
 from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
 from agentrl_envs.web.browser.processes import private_bytes
 from agentrl_envs.web.browser.settings import BrowserSettings
@@ -36,11 +36,12 @@ class Browser:
     @classmethod
     async def start(cls, playwright: "Playwright", settings: BrowserSettings) -> "Browser":
         """Start a browser. `ConfigError` where this machine cannot run one as configured."""
+        from playwright.async_api import Browser as Process
         from playwright.async_api import Error
 
         command = await made_in_thread(partial(prepare, settings), Command.clear)
         try:
-            process = await playwright.chromium.launch(
+            launching = playwright.chromium.launch(
                 executable_path=command.executable,
                 ignore_default_args=True,
                 args=list(command.arguments),
@@ -51,8 +52,9 @@ class Browser:
                 handle_sigterm=False,
                 handle_sighup=False,
             )
+            process = await made(launching, Process.close)
         except BaseException as error:
-            await in_thread(command.clear)
+            await in_thread_to_the_end(command.clear)
             if isinstance(error, Error):
                 raise ConfigError(
                     f"no browser could be started: {_why(error)}; {WAY_OUT}"

@@ -16,7 +16,8 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from agentrl.closing import close_all
-from agentrl.errors import EnvError
+from agentrl.errors import EnvError, blame
+from agentrl.thread import made
 from agentrl_envs.pooled import Chores, Places
 from agentrl_envs.web.browser.browser import Browser
 from agentrl_envs.web.browser.settings import BrowserSettings
@@ -47,9 +48,9 @@ class BrowserPool:
     @classmethod
     async def open(cls, settings: BrowserSettings) -> Self:
         """Start Playwright; browsers start when they are needed."""
-        from playwright.async_api import async_playwright
-
-        return cls(await async_playwright().start(), settings)
+        # Every driver has a `stop` of its own: that of the class does nothing.
+        driver = await made(_driver(within_s=settings.open_s), lambda driver: driver.stop())
+        return cls(driver, settings)
 
     async def visit(
         self, world: World, screen: Screen, *, action_ms: float | None = None
@@ -238,3 +239,11 @@ class BrowserPool:
 
     def _is_current(self, browser: Browser) -> bool:
         return browser.alive and not browser.worn and not self._chores.closed
+
+
+async def _driver(*, within_s: float) -> "Playwright":
+    from playwright.async_api import async_playwright
+
+    with blame(EnvError, "the start of Playwright"):
+        async with asyncio.timeout(within_s):
+            return await async_playwright().start()

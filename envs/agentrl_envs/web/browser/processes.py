@@ -26,12 +26,16 @@ def below(pid: int) -> Iterator[int]:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
     try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+        tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        pass  # it has ended meanwhile
+        return []  # it has ended meanwhile
+    found: list[int] = []
+    for task in tasks:
+        try:
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+        except OSError:
+            continue
     return found
 
 
