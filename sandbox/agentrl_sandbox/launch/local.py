@@ -53,9 +53,9 @@ class StartedProcess:
     async def release(self) -> None:
         """Reap it; remove its log, the directory of its sessions and whoever is left in there."""
         try:
-            self.process.wait(_REAP_S)
-        except subprocess.TimeoutExpired as error:
-            raise SandboxError(f"a sandbox supervisor does not end: {error}") from error
+            if not await self.wait_end(_REAP_S):
+                raise SandboxError(f"sandbox supervisor {self.pid} outlived SIGKILL")
+            self.process.wait()
         finally:
             self.log.close()
             if self.lease is not None:
