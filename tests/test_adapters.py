@@ -6,7 +6,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,11 @@ from agentrl_envs.adapters.gem import GemEnv
 from agentrl_envs.adapters.openenv import OpenEnvEnv
 from agentrl_envs.adapters.verifiers import VerifiersEnv
 from tests.foreign_packages import python_of
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 START_S = 250.0
+pytestmark = pytest.mark.timeout(1500)
 LONG: dict[str, Any] = {"timeout_s": 60.0}
 GUESS = "game:GuessTheNumber-v0-hard"
 
@@ -102,9 +103,7 @@ class TestOpenEnv:
     @pytest.fixture(scope="class")
     @staticmethod
     def url() -> Iterator[str]:
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         command = [python_of("openenv"), str(HERE / "openenv_server.py"), str(port)]
         with subprocess.Popen(command) as server:
             deadline_s = time.monotonic() + START_S

@@ -249,7 +249,8 @@ async def test_the_contract_holds_and_what_cannot_be_had_says_why(recipe: Engine
             made, section(**keys), count=1, python=python, start_s=SOON_S, max_restarts=1
         )
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    options: Any = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    ray.init(address="local", num_cpus=1, **options)
     weights = tiny("qwen3", 1).state_dict()
     async with asyncio.timeout(SOON_S):
         async with replicas(recipe) as engine:

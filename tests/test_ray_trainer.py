@@ -96,7 +96,8 @@ def rooms() -> list[str]:
 def test_a_step_with_actors_and_what_is_said_when_one_dies(tmp_path: Path) -> None:
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    options: Any = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    ray.init(address="local", num_cpus=1, **options)
     trainer, pids = opened(tmp_path, **{"learn.devices.count": 3})
     try:
         assert len({*pids, os.getpid()}) == 3

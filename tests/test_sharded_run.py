@@ -75,6 +75,7 @@ def leading(folder: Path, **changes: Any) -> Generator[tuple[LeadingTrainer, lis
         trainer.close()
 
 
+@pytest.mark.timeout(900)
 def test_one_key_trains_on_two_devices(tmp_path: Path) -> None:
     found: dict[int, list[dict[str, Any]]] = {}
     for count in (1, 2):

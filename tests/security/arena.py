@@ -20,7 +20,7 @@ from agentrl_sandbox.inside.processes import descendants
 from tests.security.attack import PREAMBLE, Attack, brief
 
 LIMITS = Limits(
-    wall_s=8,
+    wall_s=20,
     cpu_s=30,
     memory_bytes=256 * 2**20,
     processes=24,
@@ -48,7 +48,7 @@ MACHINE_FILES = (
 )
 """Files that are different on every machine. Something may lie there inside, but not these."""
 _GROWTH_BYTES = 64 * 2**20
-_GONE_S = 10.0
+_GONE_S = 60.0
 
 
 def settings_of(backend: Backend) -> SandboxSettings:

@@ -8,13 +8,13 @@ from tests.security.attack import Attack, Gap, brief, unexpected
 VICTIM = """
 import ctypes, mmap, os, socket, threading
 treasure = "treasure-of-the-" + "victim"
-server = socket.socket(); server.bind(("127.0.0.1", 43219)); server.listen()
+server = socket.socket(); server.bind(("127.0.0.1", 23219)); server.listen()
 abstract = socket.socket(socket.AF_UNIX); abstract.bind("\\0victim"); abstract.listen()
-datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); datagram.bind(("127.0.0.1", 43220))
+datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); datagram.bind(("127.0.0.1", 23220))
 for one in (server, abstract, datagram): one.setblocking(False)
 libc = ctypes.CDLL(None, use_errno=True)
-segment = libc.shmget(43219, 4096, 0o1666)
-queue = libc.msgget(43219, 0o1666)
+segment = libc.shmget(23219, 4096, 0o1666)
+queue = libc.msgget(23219, 0o1666)
 open("treasure.txt", "w").write(treasure)
 os.getpid()
 """
@@ -36,12 +36,12 @@ SIGNALS = True
 import resource, signal, socket
 def reach(family, address):
     with socket.socket(family) as one: one.settimeout(1); one.connect(address)
-attempt("TCP", reach, socket.AF_INET, ("127.0.0.1", 43219))
+attempt("TCP", reach, socket.AF_INET, ("127.0.0.1", 23219))
 attempt("abstract socket", reach, socket.AF_UNIX, "\\0victim")
-socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 43220))
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 23220))
 libc = ctypes.CDLL(None, use_errno=True)
-if libc.shmget(43219, 4096, 0o600) >= 0: through.append("segment")
-if libc.msgget(43219, 0o600) >= 0: through.append("queue")
+if libc.shmget(23219, 4096, 0o600) >= 0: through.append("segment")
+if libc.msgget(23219, 0o600) >= 0: through.append("queue")
 if len(open("/proc/sysvipc/shm").readlines()) > 1: through.append("list of segments")
 for pid in HOST["victims"] if HOST["bare"] else others():
     if pid in (os.getppid(), 1): continue

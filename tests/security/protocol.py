@@ -76,22 +76,27 @@ async def forge(arena: Arena, session: Session, attack: Attack) -> list[str]:
     found: list[str] = []
 
     async def one(payload: str) -> None:
-        async with gate, arena.session() as other:
-            code = f"{FORGERY}\ndata = PAYLOADS[{payload!r}]\n{attack.code}"
+        code = arena.program(f"{FORGERY}\ndata = PAYLOADS[{payload!r}]\n{attack.code}")
+        wanted = {"violation"} | ({"timeout"} if payload in SILENT else set[str]())
+        bad, said = list[str](), ""
+        for within_s, after_s in ((2.0, 0.2), (8.0, 5.0)):  # a slow machine has the second try
             seen: list[ExecStatus] = []
-            try:
-                result = await other.exec(arena.program(code), timeout_s=2)
-                await asyncio.sleep(0.2)
-                bad = await in_step(other, payload, seen=seen)
-            except SandboxError as error:
-                found.append(f"{payload}: the session was lost: {error}")
-                return
+            async with gate, arena.session() as other:
+                try:
+                    result = await other.exec(code, timeout_s=within_s)
+                    await asyncio.sleep(after_s)
+                    bad = await in_step(other, payload, seen=seen)
+                except SandboxError as error:
+                    found.append(f"{payload}: the session was lost: {error}")
+                    return
             if result.value == repr(LIE):
                 bad.append("the lie was believed")
-            noticed = {"violation"} | ({"timeout"} if payload in SILENT else set[str]())
-            if not noticed & {result.status, *seen}:
-                bad.append(f"nobody noticed it: {brief(result)}, then {seen}")
-            found.extend(f"{payload}: {what}" for what in bad)
+            said = f"{brief(result)}, then {seen}"
+            if bad or wanted & {result.status, *seen}:
+                break
+        else:
+            bad.append(f"nobody noticed it: {said}")
+        found.extend(f"{payload}: {what}" for what in bad)
 
     payloads = [name for name in names.strip("[]").split(", ") if name]
     assert len(payloads) > 10, names

@@ -46,7 +46,7 @@ from tests.security.arena import Arena, process_namespaces
 from tests.security.attack import BACKENDS, Attack
 from tests.security.table import ATTACKS
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 
 def _marks(backend: Backend) -> list[pytest.MarkDecorator]:
@@ -96,18 +96,18 @@ async def test_nothing_is_left_when_the_pool_ends_in_the_middle_of_attacks(
     namespaces = {((await s.exec(link)).value or "").strip("'") for s in sessions}
     running = [asyncio.create_task(s.exec(daemon)) for s in sessions]
     await asyncio.sleep(0.3)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await arena.close()
     results = await asyncio.gather(*running, return_exceptions=True)
     assert all(isinstance(result, BaseException) or not result.ok for result in results)
-    await check_no_leak(before)
+    await check_no_leak(before, grace_s=60)
     assert not list(await asyncio.to_thread(os.listdir, tmp_path))
     if backend != "process":
         await asyncio.to_thread(_wait_until_empty, namespaces)
 
 
 def _wait_until_empty(namespaces: set[str]) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while inside := namespaces & set(process_namespaces().values()):
         assert time.monotonic() < deadline_s, inside
         time.sleep(0.05)

@@ -9,8 +9,9 @@ episode; dialogs without end.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ pytestmark = [
 ]
 
 CALM = "<title>Calm</title><p>calm</p>"
-BUSY_S = 3.0
+BUSY_S = 20.0
 
 
 @asynccontextmanager
@@ -278,7 +279,12 @@ async def test_nothing_is_downloaded(pool: BrowserPool, tmp_path: Path) -> None:
 
 
 def downloads() -> set[Path]:
-    return {path for path in Path("/tmp").glob("playwright-artifacts-*/*") if path.is_file()}
+    found: set[Path] = set()
+    for name in os.listdir("/tmp"):
+        if name.startswith("playwright-artifacts-"):
+            with suppress(OSError):  # another test's, which is removed now
+                found |= {path for path in Path("/tmp", name).iterdir() if path.is_file()}
+    return found
 
 
 async def test_what_a_browser_offers_pages_is_refused(pool: BrowserPool) -> None:

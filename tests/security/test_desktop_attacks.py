@@ -375,7 +375,9 @@ async def test_what_ran_in_a_terminal_is_gone_with_its_desktop(pool: DesktopPool
     await env.reset(seed=0)
     mark = f"6{secrets.randbelow(10**8):08d}"
     await runs(env, "sh", "-c", f"nohup setsid sh -c 'setsid sleep {mark} & exit' >/dev/null 2>&1")
-    assert await in_thread(sleepers, mark)
+    async with asyncio.timeout(GONE_S):
+        while not await in_thread(sleepers, mark):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
     used = desktop_of(env)
     await env.close()
     await pool.rest()

@@ -1,7 +1,6 @@
 """vLLM's own server, in a process of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.ports import free_port
+
 READY_S = 600.0
 QUIET = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -18,9 +19,7 @@ QUIET = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1", "OMP
 @contextmanager
 def served(policy: Path, log: Path, *options: str, **variables: str) -> Generator[str]:
     """Serve a policy as `tiny`, with further arguments and variables, and yield its API's URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(policy), "--served-model-name", "tiny", "--dtype", "float32"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "256"]

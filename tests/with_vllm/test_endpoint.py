@@ -141,18 +141,22 @@ async def test_what_is_in_flight_goes_on_under_new_weights(
     url: str, tmp_path: Path, model: PreTrainedModel
 ) -> None:
     base = base_of(model)
-    plain = [model, merged(model, adapted(base, 1)), merged(model, adapted(base, 2))]
+    plain = [model, merged(model, adapted(base, 1))]
     async with engine_at(url, tmp_path, model) as engine:
         await engine.load(adapted(base, 1), 1)
         asked = [request(n, max_new_tokens=70) for n in range(8)]
-        running = [asyncio.create_task(engine.generate(one)) for one in asked]
-        # One that is short is done when the others have begun.
-        await engine.generate(request(50, max_new_tokens=4))
-        await engine.load(adapted(base, 2), 2)
-        done = await asyncio.gather(*running)
-        assert any({*one.versions} == {1, 2} for one in done)
-        assert all(list(one.versions) == sorted(one.versions) for one in done)
-        assert worst_gap([*zip(asked, done, strict=True)], plain) <= 1e-3
+        for version in range(2, 8):  # the server may be through before it hears of the next one
+            plain.append(merged(model, adapted(base, version)))
+            running = [asyncio.create_task(engine.generate(one)) for one in asked]
+            # One that is short is done when the others have begun.
+            await engine.generate(request(50, max_new_tokens=4))
+            await engine.load(adapted(base, version), version)
+            done = await asyncio.gather(*running)
+            assert all(list(one.versions) == sorted(one.versions) for one in done)
+            assert worst_gap([*zip(asked, done, strict=True)], plain) <= 1e-3
+            if any({*one.versions} == {version - 1, version} for one in done):
+                return
+        pytest.fail("no request met new weights")
 
 
 @pytest.mark.timeout(900)

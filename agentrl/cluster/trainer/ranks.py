@@ -21,7 +21,7 @@ from agentrl.learn.sharded.setup import Setup, device_of, leave
 if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection
 
-BLAME_S = 5.0
+BLAME_S = 20.0
 """How long is waited for Ray to see an actor as dead after something broke."""
 END_S = 30.0
 """How long what waits for an actor has to see that it was ended."""
