@@ -23,7 +23,7 @@ LEAKY = """
 import subprocess
 
 def test_leaves_a_process() -> None:
-    subprocess.Popen(["sleep", "9"]).returncode = 0
+    subprocess.Popen(["sleep", "60"]).returncode = 0
 """
 
 
@@ -42,7 +42,7 @@ def run_tests(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -78,4 +78,4 @@ def test_a_requirement_nobody_knows_stops_the_session(tmp_path: Path, root: Path
 def test_a_process_left_behind_fails_the_session(tmp_path: Path, root: Path) -> None:
     ran = run_tests(tmp_path, root, LEAKY)
     assert ran.returncode == 1
-    assert "left processes behind: ['sleep 9']" in ran.stdout
+    assert "left processes behind: ['sleep 60']" in ran.stdout
