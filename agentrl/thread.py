@@ -73,27 +73,21 @@ async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwa
     return await to_the_end(_begun(function, *args, **kwargs))
 
 
-async def to_the_end(work: "Coroutine[Any, Any, R] | asyncio.Future[R]", /) -> R:
-    """Await work; a cancelled caller waits for its end before it goes on."""
+async def to_the_end(
+    work: "Coroutine[Any, Any, R] | asyncio.Future[R]",
+    undo: Callable[[R], Coroutine[Any, Any, object]] | None = None,
+    /,
+) -> R:
+    """Await work; a cancelled caller waits for its end before it goes on.
+
+    Where the work makes what somebody must let go of again, `undo` says how: nobody takes it then.
+    """
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await _ended(running)
-        raise
-
-
-async def made(
-    making: Coroutine[Any, Any, R], undo: Callable[[R], Coroutine[Any, Any, object]], /
-) -> R:
-    """Make something that somebody must let go of again; a cancelled caller waits for it, and has
-    it undone."""
-    running = asyncio.ensure_future(making)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await _ended(running)
-        if running.exception() is None:
+        if undo is not None and running.exception() is None:
             await to_the_end(undo(running.result()))
         raise
 

@@ -198,6 +198,13 @@ async def said(env: RemoteEnv, text: str) -> str:
     return observation.messages[0].text
 
 
+async def dies(worker: Here, env: RemoteEnv) -> None:
+    """Kill a worker, which its environment hears of."""
+    worker.is_dead = True
+    with pytest.raises(EnvError, match="the worker died"):
+        await env.step(say("hello"))
+
+
 async def test_an_environment_is_played_where_it_is_with_what_belongs_to_the_run() -> None:
     Pool.opened = Pool.closed = 0
     async with Fleets() as fleets:
@@ -329,9 +336,7 @@ async def test_a_replacement_that_finds_no_room_is_waited_for_while_others_play(
         await begun(other)
         fleets.has_room.clear()
         fleets.fleet._start_s = 0.05  # pyright: ignore[reportPrivateUsage]
-        fleets.started[0].is_dead = True
-        with pytest.raises(EnvError, match="the worker died"):
-            await one.step(say("hello"))
+        await dies(fleets.started[0], one)
         await asyncio.sleep(0.3)
         assert await begun(one), "with the worker that lives"
         await one.close()
@@ -347,9 +352,7 @@ async def test_a_worker_that_is_given_up_is_ended_for_its_room() -> None:
     async with Fleets(workers=1) as fleets:
         env = fleets.env()
         await begun(env)
-        fleets.started[0].is_dead = True
-        with pytest.raises(EnvError, match="the worker died"):
-            await env.step(say("hello"))
+        await dies(fleets.started[0], env)
         async with asyncio.timeout(SOON_S):
             await begun(env)
             while fleets.started[0].host.held:  # noqa: ASYNC110 - as above

@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import httpx
 import pytest
 
 from agentrl.metrics import read_metrics
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(720)]
 START_S, RUN_S, END_S = 180.0, 300.0, 60.0
@@ -41,11 +41,10 @@ cluster: {{workers: 2, worker_cpus: 0.5, start_s: 240}}
 
 
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return [*found]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from agentrl_sandbox import ForkServerPool, Session
 from agentrl_sandbox.inside.users import NOBODY, Users, end_of
 from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, lent, rotated
 from tests.pools import opened
+from tests.processes import parent_of
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away ids of others")
 
@@ -150,10 +151,6 @@ def users_of(pid: int | str) -> set[int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     found = dict(line.split(":", 1) for line in lines)
     return {int(word) for key in ("Uid", "Gid") for word in found[key].split()[:3]}
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 def running(argument: int) -> int:

@@ -18,9 +18,9 @@ import pytest
 from agentrl.thread import (
     in_stoppable_thread,
     in_thread_to_the_end,
-    made,
     made_in_thread,
     run_to_the_end,
+    to_the_end,
 )
 
 
@@ -105,7 +105,7 @@ async def test_what_is_made_without_a_thread_is_undone_too() -> None:
         undone.append(found)
 
     for named in ("one", "broken"):
-        task = asyncio.create_task(made(make(named), undo))
+        task = asyncio.create_task(to_the_end(make(named), undo))
         for _ in range(3):
             await asyncio.sleep(0)
             task.cancel()
@@ -117,7 +117,7 @@ async def test_what_is_made_without_a_thread_is_undone_too() -> None:
         goes.clear()
     assert undone == ["one"]
     goes.set()
-    assert await made(make("two"), undo) == "two"
+    assert await to_the_end(make("two"), undo) == "two"
     assert undone == ["one"]
 
 

@@ -9,13 +9,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from agentrl.closing import Closes
 from agentrl.env import call
 from agentrl.errors import ConfigError, EnvError
 from agentrl_envs.web import WebEnv
@@ -38,35 +39,37 @@ SCREEN = Screen(400, 300)
 async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
     """Of Playwright's driver, and of a browser, wherever the start has come to."""
     before = {*children(os.getpid())}
-
-    async def cut_short(work: Coroutine[Any, Any, object], after_s: float) -> None:
-        task = asyncio.create_task(work)
-        await asyncio.sleep(after_s)
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled() and isinstance(pool := task.result(), BrowserPool):
-            await pool.close()
-
     for after_s in (0.0, 0.1, 0.2, 0.4):
         await cut_short(BrowserPool.open(BrowserSettings()), after_s)
-    async with asyncio.timeout(60):
-        while {*children(os.getpid())} - before:  # noqa: ASYNC110 - other processes end
-            await asyncio.sleep(0.05)
+    assert await are_gone(lambda: {*children(os.getpid())} - before)
     pool = await BrowserPool.open(BrowserSettings(warm=0, call_s=60))
     try:
         (driver,) = {*children(os.getpid())} - before
         for after_s in (0.02, 0.1, 0.3, 0.6):
-            starting = asyncio.create_task(Browser.start(pool._playwright, pool.settings))  # pyright: ignore[reportPrivateUsage]
-            await asyncio.sleep(after_s)
-            starting.cancel()
-            await asyncio.wait([starting])
-            if not starting.cancelled():
-                await starting.result().close()
-            async with asyncio.timeout(60):
-                while children(driver):  # noqa: ASYNC110 - other processes end
-                    await asyncio.sleep(0.05)
+            starting = Browser.start(pool._playwright, pool.settings)  # pyright: ignore[reportPrivateUsage]
+            await cut_short(starting, after_s)
+            assert await are_gone(lambda: children(driver))
     finally:
         await pool.close()
+
+
+async def cut_short(starting: Coroutine[Any, Any, Closes], after_s: float) -> None:
+    """Cancel a start after a while; what was quicker is closed."""
+    task = asyncio.create_task(starting)
+    await asyncio.sleep(after_s)
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        await task.result().close()
+
+
+async def are_gone(left: Callable[[], Collection[int]]) -> bool:
+    """Wait until no process is left; whether that came."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while left():  # noqa: ASYNC110 - other processes end
+                await asyncio.sleep(0.05)
+    return not left()
 
 
 # -- pages that wait -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import mmap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Freight:
 
         Raises `EngineError` when `actor` dies meanwhile.
         """
-        if isinstance(weights, Path) or not self.carries(weights, node):
+        if not self.carries(weights, node):
             return path_of(weights)
         while True:
             carrier, carried = self._carrier(weights, node, actor)
@@ -60,7 +60,7 @@ class Freight:
                 if carrier is actor:
                     raise
 
-    def carries(self, weights: Path | SharedWeights, node: str) -> bool:
+    def carries(self, weights: Path | SharedWeights, node: str) -> TypeGuard[SharedWeights]:
         """Return whether weights have to be sent to a machine."""
         return not isinstance(weights, Path) and node != self.home
 

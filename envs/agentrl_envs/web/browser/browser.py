@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl.thread import in_thread, in_thread_to_the_end, made, made_in_thread
+from agentrl.thread import in_thread, in_thread_to_the_end, made_in_thread, to_the_end
 from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
 from agentrl_envs.web.browser.processes import private_bytes
 from agentrl_envs.web.browser.settings import BrowserSettings
@@ -52,7 +52,7 @@ class Browser:
                 handle_sigterm=False,
                 handle_sighup=False,
             )
-            process = await made(launching, Process.close)
+            process = await to_the_end(launching, Process.close)
         except BaseException as error:
             await in_thread_to_the_end(command.clear)
             if isinstance(error, Error):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from agentrl.closing import close_all
 from agentrl.errors import EnvError, blame
-from agentrl.thread import made
+from agentrl.thread import to_the_end
 from agentrl_envs.pooled import Chores, Places
 from agentrl_envs.web.browser.browser import Browser
 from agentrl_envs.web.browser.settings import BrowserSettings
@@ -49,7 +49,7 @@ class BrowserPool:
     async def open(cls, settings: BrowserSettings) -> Self:
         """Start Playwright; browsers start when they are needed."""
         # Every driver has a `stop` of its own: that of the class does nothing.
-        driver = await made(_driver(within_s=settings.open_s), lambda driver: driver.stop())
+        driver = await to_the_end(_driver(within_s=settings.open_s), lambda driver: driver.stop())
         return cls(driver, settings)
 
     async def visit(
