@@ -12,11 +12,14 @@ QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml
 # How many processes run tests. A file stays in one, so its fixtures are made once.
 JOBS ?= logical
 
-BENCHMARKS := $(filter-out commands harness letters made_run measure methods samplers shapes soak ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# How long `make fuzz` goes on, in seconds.
+FUZZ_S ?= 600
+
+BENCHMARKS := $(filter-out commands harness letters made_run measure methods quick samplers shapes soak ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv quickstart test check format docs viewer bench $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv quickstart test fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +42,9 @@ quickstart: venv ## Train a tiny agent to use a tool, and evaluate it before and
 
 test: venv ## Run the tests, a file per core at a time, on four cores at most; JOBS=0 runs them in one process
 	$(BIN)/pytest --numprocesses=$(JOBS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+
+fuzz: venv ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
+	AGENTRL_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -n0 -s tests/test_fuzz.py
 
 check: venv ## Check format, lint and types
 	$(BIN)/ruff format --check
@@ -63,6 +69,9 @@ bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
 $(BENCHMARKS:%=bench-%): bench-%: venv
 	@mkdir -p runs/bench
 	$(BIN)/python benchmarks/$*.py --json runs/bench/$*.json
+
+bench-quick: venv ## Run the benchmarks of benchmarks/rows.json small, with their peers; a missing row fails
+	$(BIN)/python -m benchmarks.quick
 
 clean: ## Remove the venv, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,11 +1,33 @@
-"""Files that are there whole or not at all."""
+"""Files and folders that are there whole or not at all, and errors of a disk that takes no more."""
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from agentrl.errors import AgentrlError
+
+_MAKE_ROOM = "Make room on the disk, or make its folder writable"
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+_ADVICE = {
+    os.strerror(errno.EROFS): "Mount the disk writable",
+    "readonly database": "Make its folder writable",
+    os.strerror(errno.EIO): "Check the disk: the kernel's log says what failed",
+    "disk I/O error": "Make room on the disk, or check it",
+}
+
+
+class DiskError(AgentrlError, RuntimeError):
+    """The disk takes no more: it is full, read-only or broken."""
+
+
+def disk_advice(error: BaseException | str) -> str:
+    """Return the way out of an error of the disk, without its full stop."""
+    return next((advice for words, advice in _ADVICE.items() if words in str(error)), _MAKE_ROOM)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -39,6 +61,7 @@ def _replacing(path: Path) -> Generator[Path]:
     try:
         yield partial
         partial.replace(path)
+        sync_path(path.parent)
     except BaseException as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -57,3 +80,86 @@ def _write(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write a JSON file as `write_text` does; raises `ValueError` for NaN, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Generator[Path]:
+    """Give a folder that becomes `path`, whole and on the disk, once the block ended well."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        yield partial
+        sync_folder(partial)
+        partial.rename(path)
+        sync_path(path.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder and everything in it to the disk."""
+    for path in folder.rglob("*"):
+        sync_path(path)
+    sync_path(folder)
+
+
+@contextmanager
+def first_disk_error(folder: Path) -> Generator[None]:
+    """Raise the first error of the disk in the block, whatever else broke over it.
+
+    What is closed after it fails too, and its error would stand before the one that matters. An
+    error that no `AgentrlError` tells of becomes a `DiskError`; `folder` is that of the run.
+    """
+    try:
+        yield
+    except Exception as error:
+        chain = [error, *_errors_before(error)]
+        found = [place for place, one in enumerate(chain) if _is_of_disk(one)]
+        if not found:
+            raise
+        first = found[-1]
+        told = chain[first]
+        while first > 0 and chain[first - 1].__cause__ is chain[first]:
+            first -= 1
+            told = chain[first] if isinstance(chain[first], AgentrlError) else told
+        if told is error and isinstance(error, AgentrlError):
+            raise
+        if isinstance(told, AgentrlError):
+            raise told from told.__cause__
+        place = getattr(told, "filename", None) or folder
+        text = getattr(told, "strerror", None) or str(told)
+        raise DiskError(
+            f"{place} could not be written: {text}; what the run has recorded is not lost. "
+            f"{disk_advice(told)}, and resume the run (--resume)"
+        ) from told
+
+
+def _errors_before(error: BaseException) -> Generator[BaseException]:
+    """Yield what an error came of, and what was being handled when it was raised, back in time."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield inner
+            yield from _errors_before(inner)
+    before = error.__cause__
+    if before is None and not error.__suppress_context__:
+        before = error.__context__
+    if before is not None:
+        yield before
+        yield from _errors_before(before)
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Return whether an error is of a disk that takes no more, also one of a library's own."""
+    if isinstance(error, OSError):
+        return error.errno in DISK_ERRORS
+    return any(os.strerror(code) in str(error) for code in DISK_ERRORS)
+
+
+def sync_path(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

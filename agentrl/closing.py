@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -36,7 +36,12 @@ class Closes(Protocol):
 
 async def close_all(ones: Iterable[Closes]) -> None:
     """Close all of them at once, wait for every one, then raise what kept the first from it."""
-    ends = await asyncio.gather(*(one.close() for one in ones), return_exceptions=True)
+    await await_all(one.close() for one in ones)
+
+
+async def await_all(calls: Iterable[Awaitable[object]]) -> None:
+    """Await all of them at once, wait for every one, then raise the first error."""
+    ends = await asyncio.gather(*calls, return_exceptions=True)
     for end in ends:
-        if end is not None:
+        if isinstance(end, BaseException):
             raise end

@@ -5,8 +5,7 @@ from typing import Any
 
 from agentrl.config.run import RunConfig
 from agentrl.rollout.curation.curated_step import Curator
-from agentrl.rollout.curation.curator import CurationState
-from agentrl.rollout.curation.gated import GatedCuration
+from agentrl.rollout.curation.gated import GatedCuration, SavedCuration
 from agentrl.rollout.curation.rules import curation_of
 from agentrl.rollout.curation.saved import decode
 from agentrl.rollout.drafts.cache import DraftCache
@@ -17,6 +16,7 @@ from agentrl.rollout.pool import Rollouts
 from agentrl.sampler import TaskSampler
 from agentrl.seeds import derive
 from agentrl.store.codec import pack, unpack
+from agentrl.store.run import RunStore
 from agentrl.wiring import train_sampling
 
 DRAFTS = "drafts.bin"
@@ -43,20 +43,31 @@ def curation(
     rules = curation_of(config.curation.model_dump())
     if rules.does_nothing:
         return None
+    before = None if saved is None else decode(SavedCuration, saved)
     curator = Curator(
         rules,
         stream if rules.sampler is None else known(),
         seed=derive(config.run.seed, "curation"),
         group_size=config.rollout.group_size,
         max_turns=config.rollout.max_turns,
-        state=None if saved is None else decode(CurationState, saved),
+        state=before and before.state,
         branches=None if stored is None else unpack(stored),
     )
-    return GatedCuration(curator=curator, wanted=config.rollout.tasks_per_step, version=version)
+    return GatedCuration(
+        curator=curator,
+        wanted=config.rollout.tasks_per_step,
+        version=version,
+        saved_before=before,
+    )
 
 
 def drafts(
-    config: RunConfig, rollouts: Rollouts, *, vocabulary: int, stored: bytes | None
+    config: RunConfig,
+    rollouts: Rollouts,
+    *,
+    vocabulary: int,
+    stored: bytes | None,
+    record: RunStore | None = None,
 ) -> DraftedPlay | None:
     """Return how trajectories are played with drafts, or None where every token is sampled anew.
 
@@ -81,6 +92,7 @@ def drafts(
             reuse=section.reuse,
         ),
         max_age=config.rollout.max_age,
+        recorder=None if record is None else record.recorder,
     )
 
 

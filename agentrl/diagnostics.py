@@ -38,6 +38,29 @@ class Alarm:
     """What was seen, and what to do."""
 
 
+CHOOSE_TASKS = (
+    "Choose easier or harder tasks (curation.sampler, curation.filter), or raise rollout.group_size"
+)
+MEMORISED_LOSS = 0.01
+"""Nats per token, below which a policy says its demonstrations word by word."""
+MEMORISED_TIMES = 20
+"""How often each of them was shown then: who has generalised needs fewer."""
+
+
+def memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
+    """Say whether a warm start learnt its demonstrations by heart, instead of how to solve tasks.
+
+    `times` is how often each was shown, `loss` the last one in nats per token.
+    """
+    if times < MEMORISED_TIMES or loss > MEMORISED_LOSS:
+        return None
+    return (
+        f"{demonstrations} demonstrations, loss {loss:.2g}: learnt by heart. Each was shown "
+        f"{times:.0f} times; give the warm start more of them (warmstart.demonstrations, and an "
+        "environment with more train tasks), or fewer warmstart.steps"
+    )
+
+
 def zero_advantage(lines: Sequence[Line], limits: Thresholds) -> str | None:
     """Say whether next to no trajectory teaches anything: their groups have one reward each."""
     last = _mean(lines[-limits.window :], "advantage/zero_fraction", limits.window)
@@ -45,8 +68,7 @@ def zero_advantage(lines: Sequence[Line], limits: Thresholds) -> str | None:
         return None
     return (
         f"{last:.0%} of the advantages of the last {limits.window} steps are zero: groups end "
-        "alike and teach nothing. Choose easier or harder tasks (curation.sampler, "
-        "curation.filter), or raise rollout.group_size"
+        f"alike and teach nothing. {CHOOSE_TASKS}"
     )
 
 
@@ -154,6 +176,9 @@ class Watch:
     limits: Thresholds
     stops: bool
     say: Callable[[str], None]
+    memorised: str | None = None
+    """What was said of the warm start, where it learnt by heart: the cause of groups that end
+    alike."""
     lines: list[Line] = field(default_factory=list[Line])
     said: set[str] = field(default_factory=set[str])
 
@@ -165,6 +190,8 @@ class Watch:
                 continue
             self.said.add(alarm.name)
             text = f"{alarm.name}: {alarm.text}"
+            if self.memorised is not None:
+                text = text.replace(CHOOSE_TASKS, self.memorised)
             if self.stops:
                 raise LearnError(f"{text}. To go on all the same, set diagnostics.action: warn")
             self.say(text)

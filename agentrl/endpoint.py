@@ -1,13 +1,14 @@
 """An endpoint over HTTP, asked with patience: what may pass is waited for, the rest is told."""
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EngineError, EngineLost
+from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 
 if TYPE_CHECKING:
     import httpx
@@ -18,6 +19,10 @@ WRONG = {401: "the key", 403: "the key", 404: "the address or the model"}
 PASSING = (408, 409, 425, 429)
 """Answers besides 5xx that another try may not get."""
 LONGEST_WAIT_S = 60.0
+ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=500_000)
+"""Of an answer: log-probs of a long turn, with alternatives of each token. No more is received."""
+REFUSAL_BYTES = 2**12
+"""Of a refusal, of which the beginning is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +132,13 @@ class EndpointClient:
         Raises `EngineLost` after the last try, `Refused` for what every request would be refused
         for, `EngineError` for any other refusal.
         """
-        response = await self._answer(path, body)
+        answer = await self._answer(path, body)
         try:
-            return response.json()
-        except ValueError as error:
+            return read_json(answer, ANSWER_LIMITS)
+        except JsonLimitError as error:
             raise EngineError(
-                f"{self._endpoint} answered no JSON: {response.text!r:.300}"
+                f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be read: "
+                f"{error}"
             ) from error
 
     async def tell(self, path: str, body: Mapping[str, Any], *, once: bool = False) -> None:
@@ -145,19 +151,20 @@ class EndpointClient:
         try:
             async with self._client.stream("POST", path, json=body) as response:
                 if not response.is_success:
-                    await response.aread()
-                    raise self._refusal(response)
+                    raise await self._refusal(response)
                 if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
                     raise ConfigError(
                         f"{self._endpoint} answers {path} with {kind!r} and is asked to stream; "
                         "use a server that does, such as vLLM's"
                     )
-                async for line in response.aiter_lines():
-                    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-                    if data == "[DONE]":
-                        return
-                    if data:
-                        yield self._event(data)
+                async with aclosing(self._lines(response)) as lines:
+                    async for line in lines:
+                        found = line.startswith(b"data:")
+                        data = line.removeprefix(b"data:").strip() if found else b""
+                        if data == b"[DONE]":
+                            return
+                        if data:
+                            yield self._event(data)
         except self._httpx.HTTPError as error:
             raise Unanswered(f"{type(error).__name__}: {error}") from error
         raise Unanswered("the stream ended before its end")
@@ -166,7 +173,7 @@ class EndpointClient:
         """Hang up. Idempotent."""
         await self._client.aclose()
 
-    async def _answer(self, path: str, body: Mapping[str, Any] | None) -> "httpx.Response":
+    async def _answer(self, path: str, body: Mapping[str, Any] | None) -> bytes:
         patience = self.patience()
         while True:
             try:
@@ -174,28 +181,69 @@ class EndpointClient:
             except Unanswered as error:
                 await patience.wait(error, of=self._endpoint)
 
-    async def _tried(self, path: str, body: Mapping[str, Any] | None) -> "httpx.Response":
+    async def _tried(self, path: str, body: Mapping[str, Any] | None) -> bytes:
         method = "GET" if body is None else "POST"
         try:
-            response = await self._client.request(method, path, json=body)
+            async with self._client.stream(method, path, json=body) as response:
+                if not response.is_success:
+                    raise await self._refusal(response)
+                return await self._content(response)
         except self._httpx.HTTPError as error:
             raise Unanswered(f"{type(error).__name__}: {error}") from error
-        if not response.is_success:
-            raise self._refusal(response)
-        return response
 
-    def _event(self, data: str) -> Any:
+    async def _content(self, response: "httpx.Response") -> bytes:
+        """Return the body of an answer, of which nothing over the limit is received."""
+        most = ANSWER_LIMITS.text_bytes
+        size = response.headers.get("content-length", "")
+        if size.isdecimal() and (len(size) > len(str(most)) or int(size) > most):
+            raise self._too_long(f"an answer of {size:.30} bytes")
+        content = bytearray()
+        async for part in response.aiter_bytes():
+            content += part
+            if len(content) > most:
+                raise self._too_long(f"an answer of more than {most} bytes")
+        return bytes(content)
+
+    async def _lines(self, response: "httpx.Response") -> AsyncGenerator[bytes]:
+        """Yield the lines of a stream, as its events end them: a text may hold U+2028."""
+        rest, most = bytearray(), ANSWER_LIMITS.text_bytes
+        async for part in response.aiter_bytes():
+            *lines, last = part.split(b"\n")
+            for line in lines:
+                yield bytes(rest + line)
+                rest.clear()
+            rest += last
+            if len(rest) > most:
+                raise self._too_long(f"an event of more than {most} bytes")
+        yield bytes(rest)
+
+    def _too_long(self, what: str) -> EngineError:
+        return EngineError(
+            f"{self._endpoint} sends {what}, and {ANSWER_LIMITS.text_bytes} are the limit; ask for "
+            "fewer tokens or log-probs"
+        )
+
+    def _event(self, data: bytes) -> Any:
         try:
-            found = json.loads(data)
-        except ValueError as error:
-            raise Unanswered(f"an event of the stream is no JSON: {data!r:.300}") from error
+            found = read_json(data, ANSWER_LIMITS)
+        except JsonLimitError as error:
+            raise Unanswered(
+                f"an event of the stream is {_beginning(data)!r:.300}, which cannot be read: "
+                f"{error}"
+            ) from error
         if isinstance(found, dict) and "error" in found:
-            raise Unanswered(f"the stream ends with an error: {data:.300}")
+            raise Unanswered(f"the stream ends with an error: {_beginning(data):.300}")
         return found  # pyright: ignore[reportUnknownVariableType]
 
-    def _refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
+    async def _refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
         """Return why an answer is none."""
-        status, text = response.status_code, f"{response.status_code} {response.text:.300}"
+        said = bytearray()
+        async for part in response.aiter_bytes():
+            said += part
+            if len(said) > REFUSAL_BYTES:
+                break
+        status = response.status_code
+        text = f"{status} {_beginning(said):.300}"
         if (what := WRONG.get(status)) is not None:
             return Refused(
                 f"{self._endpoint} refuses us, so {what} is wrong: {text}; the key is that of the "
@@ -207,3 +255,8 @@ class EndpointClient:
         asked = response.headers.get("retry-after", "")
         waits = asked.replace(".", "", 1).isdecimal()
         return Unanswered(text, asked_s=float(asked) if waits else None)
+
+
+def _beginning(said: bytes | bytearray) -> str:
+    """Return the first words of a server's answer, for an error."""
+    return said[:REFUSAL_BYTES].decode(errors="replace")

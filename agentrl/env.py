@@ -1,7 +1,9 @@
 """Step 2 of the flow: the world of one episode. Message level, asynchronous, Gymnasium-shaped."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from agentrl.errors import ForkUnsupported
@@ -12,8 +14,34 @@ Info = dict[str, Any]
 ToolSchema = Mapping[str, Any]
 """A JSON schema of a function, as `transformers.utils.get_json_schema` makes it."""
 
+CallRule = Literal["auto", "none", "required"]
+"""Whether a turn calls tools: as the policy likes, not at all, or at least one."""
 ForkStrategy = Literal["native", "copy", "replay", "none"]
 """How a copy of the world is made; see `Env.fork`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """Settings of an agent program for one turn: limits below the run's, a rule on calls."""
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end the turn; the tokens of the one that did stay in the context."""
+    calls: CallRule = "auto"
+    tool: str = ""
+    """The only tool that may be called where a call is required; empty allows any."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnUsage:
+    """Token counts of one turn, and why it ended."""
+
+    prompt_tokens: int
+    """Of the context the turn was sampled in."""
+    completion_tokens: int
+    cached_tokens: int = 0
+    """Of the prompt's, those the engine did not have to compute again."""
+    finish: Literal["stop", "length"] = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +55,12 @@ class Observation:
     anew: bool = False
     """Whether the messages are a conversation of their own: what was said before is in no context
     from here on. It stays on the trajectory, and trains in the context it was said in."""
+    after: int | None = None
+    """The turn, counted from 0, in whose context the messages go on: that context with what was
+    said in the turn, token by token. None is the last turn."""
+    request: TurnRequest | None = None
+    """Set by an environment whose messages are an agent program's: limits on the next turn, of
+    which the action then tells its usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +72,40 @@ class Action:
     tool_calls: tuple[ToolCall, ...] = ()
     malformed: tuple[str, ...] = ()
     """One error text per tool call that could not be parsed; the agent is answered with it."""
+    malformed_text: str = field(default="", compare=False)
+    """The whole turn as it was said, where a call in it is malformed."""
+    usage: TurnUsage | None = field(default=None, compare=False)
+    """Where the observation had a request."""
 
     @property
     def message(self) -> Message:
         """Return the action as the assistant message of a conversation."""
         return Message("assistant", self.text, tool_calls=self.tool_calls)
+
+
+ConversationCheck = Callable[[Observation], Awaitable[str | None]]
+"""Says why the policy cannot be shown an observation; None when it can."""
+_check: ContextVar[ConversationCheck | None] = ContextVar("agentrl_conversation", default=None)
+
+
+@contextmanager
+def checking_conversations(check: ConversationCheck) -> Generator[None]:
+    """Let the environment ask `conversation_fault` within the block."""
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+async def conversation_fault(observation: Observation) -> str | None:
+    """Return why the policy cannot be shown an observation; None when it can, or nobody knows.
+
+    For an environment that shows the words of a program, which it can tell so: an observation that
+    is returned all the same fails its trajectory.
+    """
+    check = _check.get()
+    return None if check is None else await check(observation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@
     ├── ToolError              the tool refuses; its text is the model's answer (not a failure)
     └── RolloutError           one trajectory broke; recorded on it, never a reward
         ├── EnvError           the environment raised, or missed a deadline
+        │   ├── ContractError  it returned what its contract does not allow
         │   └── WorldLost      what held its world is gone; it can be made again elsewhere
         ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
         ├── SandboxError       the sandbox is gone or broke its protocol
@@ -24,7 +25,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
 
-FailureKind = Literal["env", "tool", "sandbox", "engine", "cancelled"]
+FailureKind = Literal["env", "tool", "sandbox", "verifier", "engine", "cancelled", "stale"]
+"""`stale` had become too old to train: nobody's fault, and no alarm counts it."""
 
 
 class AgentrlError(Exception):
@@ -64,6 +66,10 @@ class EnvError(RolloutError):
     kind = "env"
 
 
+class ContractError(EnvError):
+    """The environment returned what its contract does not allow: names promise, value and line."""
+
+
 class WorldLost(EnvError):
     """What held the world is gone, a worker or its machine; the environment did nothing wrong."""
 
@@ -78,6 +84,12 @@ class SandboxError(RolloutError):
     """The sandbox is gone, or broke its protocol."""
 
     kind = "sandbox"
+
+
+class VerifierError(RolloutError):
+    """A verifier that is not ours gave no verdict: it died, or took too much time or memory."""
+
+    kind = "verifier"
 
 
 class EngineError(RolloutError):
@@ -113,8 +125,10 @@ def first_error() -> Generator[None]:
 
 
 @contextmanager
-def blame(kind: type[RolloutError], what: str) -> Generator[None]:
+def blame(kind: type[RolloutError], what: str, *, deadline: str = "") -> Generator[None]:
     """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
+
+    `deadline` is the key that sets the block's, with its value, for the error of a late one.
 
     `ConfigError` passes too: a wrong configuration stops the run instead of failing one trajectory
     after another. So does `ForkUnsupported`: it is an answer, and nothing broke.
@@ -124,6 +138,7 @@ def blame(kind: type[RolloutError], what: str) -> Generator[None]:
     except (RolloutError, ConfigError, ForkUnsupported):
         raise
     except TimeoutError as error:
-        raise kind(f"{what}: missed its deadline") from error
+        named = f" ({deadline}); raise it, or find out what hangs" if deadline else ""
+        raise kind(f"{what}: missed its deadline{named}") from error
     except Exception as error:
         raise kind(f"{what}: {type(error).__name__}: {error}") from error

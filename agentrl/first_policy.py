@@ -4,7 +4,7 @@ Either way it ends as a Hugging Face folder, `policy/` of the run, that the run 
 that is resumed finds it there.
 """
 
-import shutil
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,12 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from agentrl import wiring
-from agentrl.chat.dialects import DIALECTS
+from agentrl.atomic import new_folder
+from agentrl.chat.dialects import find_dialect
 from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
+from agentrl.diagnostics import memorised
 from agentrl.env import Env
+from agentrl.env_contract import checked_tasks
 from agentrl.errors import CancelledRollout
 from agentrl.message import Message
 from agentrl.progress import Progress
@@ -85,14 +88,15 @@ class FirstPolicy:
     async def open(self) -> Policy:
         """Return the policy in `folder`, making it first if it is not there.
 
-        The folder appears whole or not at all.
+        The folder appears whole and on the disk, or not at all.
         """
         if not self.folder.exists():
-            partial = self.folder.with_name(f".{self.folder.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            policy = await self._make(partial)
-            save_policy(policy, partial)
-            partial.rename(self.folder)
+            with new_folder(self.folder) as partial:
+                policy = await self._make(partial)
+                save_policy(policy, partial)
+            # Before it is loaded again: a device that holds one model may not hold two.
+            del policy
+            gc.collect()
         return load_policy(self.config, self.folder)
 
     async def _make(self, scratch: Path) -> Policy:
@@ -125,7 +129,9 @@ class FirstPolicy:
                 for number, recording in enumerate(read_recordings(path), start=1)
             ]
         seed = derive(self.config.run.seed, "demonstrations")
-        tasks = list(islice(self.make_env().tasks("train", seed=seed), section.demonstrations))
+        tasks = list(
+            islice(checked_tasks(self.make_env(), "train", seed=seed), section.demonstrations)
+        )
         with (
             self.summary.timed("demonstrations"),
             self.progress.phase("demonstrations", total=len(tasks)) as phase,
@@ -158,7 +164,7 @@ class FirstPolicy:
                 template=template,
                 sees=section.vision is not None,
             )
-            image_tokens = DIALECTS[template].image_tokens if section.vision else None
+            image_tokens = find_dialect(template).image_tokens if section.vision else None
             known = tokenizer.added_tokens_encoder
             ids = [known[token] for token in image_tokens or ()]
             assert isinstance(tokenizer.eos_token_id, int)
@@ -207,7 +213,12 @@ class FirstPolicy:
                 on_step=on_step,
                 images=policy.images,
             )
-        facts: dict[str, float | bool] = {"steps": found.steps, "loss": found.last_loss}
+        times = found.steps * section.batch_size / len(rows)
+        by_heart = memorised(demonstrations=len(rows), times=times, loss=found.last_loss)
+        facts: dict[str, float | bool | str] = {"steps": found.steps, "loss": found.last_loss}
+        if by_heart is not None:
+            facts["memorised"] = by_heart
+            self.progress.say(f"warm start: {by_heart}")
         if found.reached is not None:
             facts["reached"] = found.reached
         self.summary.put("warm start", facts)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from agentrl.env import Action, Box, Env, GoldPlayer, Observation, Placing
+from agentrl.env_contract import checked_opening, checked_step
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
 from agentrl.task import Task
@@ -22,6 +23,8 @@ class GoldEpisode:
     replies: tuple[Observation, ...]
     reward: float
     """The sum over the turns."""
+    is_over: bool = True
+    """Whether the environment ended it, and not the number of turns."""
     places: tuple[Mapping[int, Box], ...] = ()
     """Where the elements were that each action could point at, where the environment knows."""
 
@@ -62,12 +65,13 @@ async def play(
 
     An episode that is not over after `max_turns` is returned as it is.
     """
-    opening, _ = await env.reset(seed=task.seed, options={"task": task})
+    given = {"task": task}
+    opening, _ = checked_opening(env, await env.reset(seed=task.seed, options=given))
     seen, new = list(opening.messages), opening
     actions: list[Action] = []
     replies: list[Observation] = []
     places: list[Mapping[int, Box]] = []
-    total = 0.0
+    total, is_over = 0.0, False
     while max_turns is None or len(actions) < max_turns:
         places.append(await env.places() if wants_places and isinstance(env, Placing) else {})
         action = await act(new, tuple(seen))
@@ -76,12 +80,12 @@ async def play(
                 f"the player of task {task.id!r} returned {action!r:.80}; return agentrl.say(text) "
                 "or agentrl.call(tool, argument=...)"
             )
-        new, reward, terminated, truncated, _ = await env.step(action)
+        new, reward, terminated, truncated, _ = checked_step(env, await env.step(action))
         actions.append(action)
         replies.append(new)
         seen += (action.message, *new.messages)
         total += reward
-        if terminated or truncated:
+        if is_over := terminated or truncated:
             break
     return GoldEpisode(
         task=task,
@@ -89,5 +93,6 @@ async def play(
         actions=tuple(actions),
         replies=tuple(replies),
         reward=total,
+        is_over=is_over,
         places=tuple(places),
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ PACKAGES = (
     "safetensors",
 )
 GIT_TIMEOUT_S = 5.0
+
+
+def set_batch_invariance(cpus: Path = Path("/proc/cpuinfo")) -> None:
+    """Make matrix products on Intel's CPUs batch invariant: a row's bits depend on no other row.
+
+    There MKL chooses its code by the number of rows, unless it is told not to before its first
+    product. On other CPUs its code is batch invariant without it.
+    """
+    if cpus.exists() and "GenuineIntel" in cpus.read_text(errors="replace"):
+        os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def environment() -> dict[str, Any]:
@@ -47,6 +58,11 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a top-level module can be found; it is not imported."""
+    return find_spec(module) is not None
 
 
 def hardware() -> dict[str, Any]:

@@ -120,14 +120,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / FILE
     if not path.exists():
         raise ConfigError(f"{path}: no such file; {folder} holds no run that has made a step")
-    whole = path.read_text(encoding="utf-8").split("\n")[:-1]
+    whole = path.read_bytes().split(b"\n")[:-1]
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError as error:
+            lines.append(json.loads(text.decode()))
+        except ValueError as error:
             raise ConfigError(
-                f"{path}:{number} is not JSON ({error.msg}); the file was changed by hand or the "
+                f"{path}:{number} is not JSON ({error}); the file was changed by hand or the "
                 "disk is faulty: delete this line"
             ) from error
     return lines

@@ -1,7 +1,6 @@
 """A person who plays an episode: in the terminal, or where an environment has a seat for one."""
 
 import ast
-import json
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,6 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from agentrl.env import Action, Observation, ToolSchema, say
 from agentrl.errors import AgentrlError
+from agentrl.json_limits import read_json
 from agentrl.message import Message, ToolCall
 
 HELP = """\
@@ -152,7 +152,7 @@ def _name(tool: ToolSchema) -> str:
 
 def _of_json(line: str) -> tuple[str, dict[str, Any]]:
     try:
-        said = json.loads(line)
+        said = read_json(line)
         return str(said["name"]), dict(said.get("arguments", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"this is no call in JSON: {error!r}") from error

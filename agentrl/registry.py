@@ -34,6 +34,8 @@ class EnvSpec:
     """`module:Class`, or what a registered function is called."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     description: str = ""
+    needs: tuple[str, ...] = ()
+    """What tells, before it is made, which parts of a machine it lacks; see `register`."""
 
     def to_json(self) -> str:
         """Return the spec as a JSON object."""
@@ -46,6 +48,7 @@ def register(
     *,
     kwargs: Mapping[str, Any] | None = None,
     description: str = "",
+    needs: Sequence[str] = (),
 ) -> None:
     """Give an environment a name of the form `namespace/Name-v0`.
 
@@ -53,11 +56,21 @@ def register(
     environment; `kwargs` are its defaults and JSON-able. The environment is then in Gymnasium's
     registry too. Registering the same again changes nothing, so a cell of a notebook can be run
     twice; another entry point under a known id is a `ConfigError`.
+
+    `needs` are functions as `module:name`, each of which is given the config of a run and yields a
+    sentence for every part that this machine lacks. A run asks them before anything heavy is
+    imported. An attribute `needs` of the environment says the same once it is made.
     """
     if EnvId.parse(id).version is None:
         raise ConfigError(f"environment id {id!r} has no version; register {id + '-v0'!r}")
     label = entry_point if isinstance(entry_point, str) else _label(entry_point)
-    env_spec = EnvSpec(id=id, entry_point=label, kwargs=dict(kwargs or {}), description=description)
+    env_spec = EnvSpec(
+        id=id,
+        entry_point=label,
+        kwargs=dict(kwargs or {}),
+        description=description,
+        needs=tuple(needs),
+    )
     try:
         env_spec.to_json()
     except TypeError as error:
@@ -145,8 +158,9 @@ class _Registry(Mapping[str, EnvSpec]):
         known = self._specs.get(env_spec.id)
         if known and replace(known, description="") != replace(env_spec, description=""):
             raise ConfigError(
-                f"{env_spec.id} is registered as {known.entry_point} {dict(known.kwargs)} and "
-                f"cannot become {env_spec.entry_point} {dict(env_spec.kwargs)}; raise the version"
+                f"{env_spec.id} is registered twice: as {known.entry_point} {dict(known.kwargs)} "
+                f"and as {env_spec.entry_point} {dict(env_spec.kwargs)}; give one of them another "
+                f"name or the next version, such as {EnvId.parse(env_spec.id).name}-v9"
             )
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
@@ -196,7 +210,8 @@ class _Registry(Mapping[str, EnvSpec]):
         by_lower = {id.lower(): id for id in self._specs}
         near = get_close_matches(str(wanted).lower(), by_lower, n=3, cutoff=0.5)
         if near:
-            return f"the nearest known ids are {[by_lower[key] for key in near]}"
+            ids = [by_lower[key] for key in near]
+            return f"the nearest known ids are {ids}; name one of your own as module:Class"
         return (
             f"{len(self._specs)} are known (agentrl envs lists them); register yours with "
             "agentrl.register, or name it as module:Class"
@@ -236,6 +251,14 @@ def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
 
 def load(entry_point: str) -> Maker:
     """Return what `module:name` names, which must be callable. Raises `ConfigError`."""
+    found = import_object(entry_point)
+    if not callable(found):
+        raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
+    return cast("Maker", found)
+
+
+def import_object(entry_point: str) -> Any:
+    """Return what `module:name` names. Raises `ConfigError`."""
     module_name, _, name = entry_point.partition(":")
     if not module_name or not name:
         raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
@@ -246,9 +269,7 @@ def load(entry_point: str) -> Maker:
             hint = f"did you mean {near[0]!r}?" if near else "check the spelling"
             raise ConfigError(f"{entry_point}: {module_name} has no {part!r}; {hint}")
         found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
-    return cast("Maker", found)
+    return found
 
 
 def import_named(module_name: str, named_by: str) -> Any:

@@ -7,6 +7,8 @@ from agentrl.message import Message
 from agentrl.task import Task
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+_ANSWER_TAG = re.compile(r"<(?P<closing>/)?answer>", re.IGNORECASE)
+_BRACE = re.compile(r"\\boxed\{|[{}]")
 
 
 def exact_answer(task: Task, messages: Sequence[Message]) -> float:
@@ -54,21 +56,34 @@ def answers(messages: Sequence[Message]) -> tuple[str, ...]:
     """Return what may count as the final answer: the whole last text, then what it marks."""
     text = last_text(messages)
     marked = [
-        *re.findall(r"<answer>(.*?)</answer>", text, flags=re.DOTALL)[-1:],
-        *_boxed(text)[-1:],
+        *(answer for answer in (tagged_answer(text), _boxed(text)) if answer is not None),
         *re.split(r"answer\s*:", text, flags=re.IGNORECASE)[1:][-1:],
     ]
     return tuple(answer.strip() for answer in (text, *marked))
 
 
-def _boxed(text: str) -> list[str]:
-    """Return the contents of every `\\boxed{...}`, whose braces may nest."""
-    found: list[str] = []
-    for start in re.finditer(r"\\boxed\{", text):
-        depth, at = 1, start.end()
-        while at < len(text) and depth:
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            at += 1
-        if not depth:
-            found.append(text[start.end() : at - 1])
-    return found
+def tagged_answer(text: str) -> str | None:
+    """Return what the last `<answer>...</answer>` of a text has inside, in time linear in it.
+
+    None without one. A tag opens unless one is open already, and the next closing tag ends it.
+    """
+    start: int | None = None
+    answer: str | None = None
+    for tag in _ANSWER_TAG.finditer(text):
+        if tag["closing"] is None:
+            start = tag.end() if start is None else start
+        elif start is not None:
+            start, answer = None, text[start : tag.start()]
+    return answer
+
+
+def _boxed(text: str) -> str | None:
+    """Return the contents of the last `\\boxed{...}` that is closed; braces inside may nest."""
+    starts: list[int | None] = []
+    last = (-1, -1)
+    for brace in _BRACE.finditer(text):
+        if brace[0] != "}":
+            starts.append(brace.end() if brace[0] != "{" else None)
+        elif starts and (start := starts.pop()) is not None:
+            last = max(last, (start, brace.start()))
+    return text[slice(*last)] if last[0] >= 0 else None

@@ -138,8 +138,9 @@ class RunFolder:
         """
         wrong = kind is not None and issubclass(kind, AgentrlError)
         if wrong and self.path in self._made and not (self.policy.exists() or self._has_steps):
-            for file in (self.config, self.environment, self.summary):
-                file.unlink(missing_ok=True)
+            with suppress(OSError):
+                for file in (self.config, self.environment, self.summary):
+                    file.unlink(missing_ok=True)
             self._release(keep_file=False)
             _remove_empty(self._made)
         self.close()
@@ -196,12 +197,14 @@ class RunFolder:
     def _release(self, *, keep_file: bool) -> None:
         if self._lock is None:
             return
-        if keep_file:
-            os.ftruncate(self._lock, 0)
-        else:
-            (self.path / "lock").unlink(missing_ok=True)
-        os.close(self._lock)
-        self._lock = None
+        lock, self._lock = self._lock, None
+        # The lock goes with its descriptor; on a read-only disk its file stays.
+        with suppress(OSError):
+            if keep_file:
+                os.ftruncate(lock, 0)
+            else:
+                (self.path / "lock").unlink(missing_ok=True)
+        os.close(lock)
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:

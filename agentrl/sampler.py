@@ -5,6 +5,7 @@ from itertools import islice
 from random import Random
 
 from agentrl.env import Env
+from agentrl.env_contract import checked_tasks, missing_tasks
 from agentrl.errors import ConfigError
 from agentrl.seeds import derive
 from agentrl.task import Task
@@ -29,7 +30,8 @@ class TaskSampler:
         heldout: Sequence[Task] = (),
         allow_overlap: bool = False,
     ) -> None:
-        self._stream: Iterator[Task] | None = iter(islice(env.tasks("train", seed=seed), limit))
+        self._env = env
+        self._stream: Iterator[Task] | None = islice(checked_tasks(env, "train", seed=seed), limit)
         self._seed = seed
         self._known: list[Task] = []
         self._position = 0
@@ -78,10 +80,7 @@ class TaskSampler:
 
     def _from_epoch(self) -> Task:
         if not self._known:
-            raise ConfigError(
-                "the environment yields no train task; check env.kwargs, and that its tasks() "
-                'yields some for the split "train"'
-            )
+            raise ConfigError(missing_tasks(self._env, "train"))
         if not self._order:
             self._epoch += 1
             self._order = list(range(len(self._known)))
@@ -95,13 +94,10 @@ def heldout_tasks(env: Env, *, count: int, seed: int) -> list[Task]:
     An endless stream of few problems is searched for `SEARCHED` times as many tasks.
     """
     tasks: dict[str, Task] = {}
-    for task in islice(env.tasks("heldout", seed=seed), SEARCHED * count):
+    for task in islice(checked_tasks(env, "heldout", seed=seed), SEARCHED * count):
         tasks.setdefault(task.fingerprint, task)
         if len(tasks) == count:
             break
     if not tasks:
-        raise ConfigError(
-            "the environment yields no held-out task; check env.kwargs, and that its tasks() "
-            'yields some for the split "heldout"'
-        )
+        raise ConfigError(missing_tasks(env, "heldout"))
     return list(tasks.values())

@@ -72,6 +72,14 @@ class Order:
     """Most policy messages of each; None is the run's number."""
     max_turn_tokens: int | None = None
     """Most tokens of one of those; None is the run's number."""
+    round: int = 0
+    """Request for tasks within its step that brought it, from 1; 0 where rounds are not counted."""
+    round_size: int = 0
+    """Number of tasks that its round was asked for."""
+    tries: int = 0
+    """Times its task was tried before, as groups with too few trajectories that did not fail."""
+    retry_of: int | None = None
+    """Number of the group that it takes the place of; None for a first try."""
 
     @classmethod
     def of(cls, found: "Task | Order") -> "Order":
@@ -178,7 +186,14 @@ def plan(tasks: int, group_size: int) -> tuple[Attempt, ...]:
 
 def tries_again(outcome: Outcome, attempt: Attempt, *, retries: int) -> bool:
     """Return whether a trajectory is started again: alone, and only after a failure."""
-    return isinstance(outcome, Failed) and outcome.kind != "cancelled" and attempt.number < retries
+    if not isinstance(outcome, Failed) or outcome.kind in ("cancelled", "stale"):
+        return False
+    return attempt.number < retries
+
+
+def is_stale(outcome: Outcome) -> bool:
+    """Return whether a trajectory became too old to train, which is no fault."""
+    return isinstance(outcome, Failed) and outcome.kind == "stale"
 
 
 class OutOfTasks(AgentrlError):
@@ -195,22 +210,44 @@ class TooManyFailures(AgentrlError):
     """More trajectories failed for good than the run tolerates."""
 
 
+def check_scored(outcomes: Sequence[Outcome]) -> None:
+    """Raise `TooManyFailures` where all trajectories of an evaluation failed: nothing is scored."""
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    if failed and len(failed) == len(outcomes):
+        raise TooManyFailures(
+            f"all {len(failed)} trajectories of the evaluation failed "
+            f"({failures_by_kind(failed)}), so there is nothing to score; mend the cause"
+        )
+
+
+def failures_by_kind(failed: Sequence[Failed]) -> str:
+    """Count the failures of each kind, with the most frequent text of each."""
+    kinds = Counter(failure.kind for failure in failed)
+    return "; ".join(
+        f"{count} x {kind}, mostly: "
+        + Counter(failure.error for failure in failed if failure.kind == kind).most_common(1)[0][0]
+        for kind, count in kinds.most_common()
+    )
+
+
 def check_failures(outcomes: Sequence[Outcome], *, max_failed_fraction: float) -> None:
     """Raise `TooManyFailures` when the failed share of a step is above its bound.
 
-    The error counts the failures by kind and shows the most frequent text of each.
+    The error counts the failures by kind and shows the most frequent text of each. What became too
+    old to train counts neither way. A verifier without a verdict is no failure here: the answer may
+    be to blame, and what a policy says must not stop the run.
     """
-    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    outcomes = [outcome for outcome in outcomes if not is_stale(outcome)]
+    failed = [
+        outcome
+        for outcome in outcomes
+        if isinstance(outcome, Failed) and outcome.kind != "verifier"
+    ]
     if not failed or len(failed) <= max_failed_fraction * len(outcomes):
         return
-    kinds = Counter(failure.kind for failure in failed)
-    examples = "; ".join(
-        f"{count} x {kind}, mostly: "
-        + Counter(f.error for f in failed if f.kind == kind).most_common(1)[0][0]
-        for kind, count in kinds.most_common()
-    )
     raise TooManyFailures(
-        f"{len(failed)} of {len(outcomes)} trajectories of a step failed ({examples}), and "
+        f"{len(failed)} of {len(outcomes)} trajectories of a step failed "
+        f"({failures_by_kind(failed)}), and "
         f"rollout.max_failed_fraction allows {max_failed_fraction:.0%}; mend the cause, or raise "
         "that bound"
     )

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import queue
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar, cast
@@ -26,9 +28,20 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 def _begun(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
     """Start a thread, and return what it will return. This is no task: a loop that ends cancels
     every task, and whoever must wait for the thread still has to."""
+    done, work = _prepared(function, *args, **kwargs)
+    name = f"agentrl-{getattr(function, '__name__', 'call')}"
+    threading.Thread(
+        target=contextvars.copy_context().run, args=(work,), name=name, daemon=True
+    ).start()
+    return done
+
+
+def _prepared(
+    function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> "tuple[asyncio.Future[R], Callable[[], None]]":
+    """Return a future of the running loop, and what settles it, to be called in another thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[R] = loop.create_future()
-    context = contextvars.copy_context()
 
     def settle(result: Any, error: BaseException | None) -> None:
         if done.done():
@@ -38,23 +51,68 @@ def _begun(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "a
         else:
             done.set_result(result)
 
-    name = f"agentrl-{getattr(function, '__name__', 'call')}"
-
     def work() -> None:
         result, error = None, None
         try:
-            result = context.run(function, *args, **kwargs)
+            result = function(*args, **kwargs)
         except BaseException as caught:  # noqa: BLE001 - handed to the caller, whoever that is
             error = caught
         # An exit, a cancellation or a StopIteration of the function is no event of the caller's.
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
+            name = getattr(function, "__name__", "call")
             error = RuntimeError(f"{name} raised {error!r}")
         # The loop is closed when its caller was cancelled and everything ended meanwhile.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return done
+    return done, work
+
+
+class CallThread:
+    """One thread that runs every call of an owner, in order: for objects that belong to a thread.
+
+    The owner ends it with `end`, or by being forgotten. As with `in_thread`, a cancelled caller
+    goes on at once, and the thread is a daemon.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._abandoned = False
+        self._end = weakref.finalize(self, self._calls.put, None)
+        threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(_run_calls, self._calls),
+            name=name,
+            daemon=True,
+        ).start()
+
+    async def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function after everything that was called before, and return its value."""
+        done, work = _prepared(function, *args, **kwargs)
+        self._calls.put(work)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            self._abandoned = True
+            raise
+
+    async def end(self, last: Callable[[], object]) -> None:
+        """Have `last` called, and end the thread after it.
+
+        Where a caller was cancelled nobody waits: the thread may still be in that call.
+        """
+        done, work = _prepared(last)
+        self._calls.put(work)
+        self._end()
+        if not self._abandoned:
+            await done
+
+
+def _run_calls(calls: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+    while (work := calls.get()) is not None:
+        work()
+        # What was returned belongs to the caller alone, and may be large.
+        del work
 
 
 async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) -> R:

@@ -101,7 +101,7 @@ class ToolEnv:
 
         Options: `task`, and `sample` (the index within the group, for `ToolContext`).
         """
-        await self.close()
+        await self._end_episode()
         self._resets += 1
         options = options or {}
         seed = self._resets if seed is None else seed
@@ -136,6 +136,12 @@ class ToolEnv:
         return step[0], reward, False, True, {**step[4], **info}
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the needs of its tools; see `agentrl.register`."""
+        found = (need for tool in self._tools for need in getattr(tool, "needs", ()))
+        return tuple(dict.fromkeys(found))
+
+    @property
     def rescore_by(self) -> RescoreBy:
         """How recorded trajectories are scored again: without tools, if the reward needs none."""
         scores_itself = type(self).step is not ToolEnv.step
@@ -156,6 +162,9 @@ class ToolEnv:
 
     async def close(self) -> None:
         """Close the tools of this episode."""
+        await self._end_episode()
+
+    async def _end_episode(self) -> None:
         toolbox, self._toolbox, self._task = self._toolbox, None, None
         if toolbox is not None:
             await toolbox.close()

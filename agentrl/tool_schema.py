@@ -35,8 +35,16 @@ class Signature:
 
     @cached_property
     def schema(self) -> ToolSchema:
-        """Return the JSON schema, as `transformers.utils.get_json_schema` makes it."""
-        return _json_schema(self) if self.given is None else self.given
+        """Return the JSON schema, as `transformers.utils.get_json_schema` makes it.
+
+        What `bind` checks with is made here as well: its import takes 0.1 s, and every environment
+        has its schemas before it plays, while calls are bound on the loop.
+        """
+        if self.given is not None:
+            return self.given
+        schema = _json_schema(self)
+        _ = self._arguments
+        return schema
 
     @cached_property
     def _arguments(self) -> "TypeAdapter[dict[str, Any]]":
@@ -47,10 +55,10 @@ class Signature:
 
         Raises `ToolError` in words for the model when they do not fit.
         """
-        from pydantic import ValidationError
-
         if self.given is not None:
             return dict(arguments)
+        from pydantic import ValidationError
+
         try:
             values = self._arguments.validate_python(dict(arguments))
         except ValidationError as error:

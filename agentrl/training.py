@@ -18,6 +18,7 @@
 cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
 in processes of their own, engine/endpoint/ asks servers that somebody else started, learn/sharded/
 is the trainer of step 8 on several devices; sync/ is how weights get from one to the other.
+preflight.py looks for what a config needs before anything heavy is imported.
 gateway/ makes an agent program a world; vision/ is what images become in steps 3, 6 and 8.
 
 Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl import branching, curating, wiring
+from agentrl.atomic import first_disk_error
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
@@ -49,7 +51,9 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.evaluation.reports import save_report
 from agentrl.first_policy import FirstPolicy, Policy
+from agentrl.heap import frozen_heap
 from agentrl.metrics import MetricsWriter
+from agentrl.preflight import check_training
 from agentrl.progress import Phase, Progress, Quiet
 from agentrl.rollout.caps import cap_figures
 from agentrl.rollout.curation.curated_step import Curated
@@ -68,7 +72,7 @@ from agentrl.sandbox import using_sandbox
 from agentrl.scheduler import Schedule, check_failures
 from agentrl.scope import run_scope
 from agentrl.simulate.trace import FILE as TRACE_FILE
-from agentrl.simulate.trace import append_costs
+from agentrl.simulate.trace import append_costs, cut_trace, trace_bytes
 from agentrl.spans import Spans
 from agentrl.store.run import RunStore
 from agentrl.summary import Summary
@@ -114,24 +118,29 @@ def train(
         )
     if not isinstance(config, RunConfig):
         config = load_config(config, overrides or {})
-    wiring.use_threads(config.run.threads)
-    make_env = wiring.env_factory(config)
-    env = make_env()
     progress = progress or Quiet()
+    check_training(config, progress.say)
+    make_env = wiring.env_factory(config)
+    wiring.use_threads(config.run.threads)
+    env = make_env()
     heldout = wiring.evaluation_tasks(config, env, progress.say)
     wiring.guard_splits(config, env, heldout)
     sampler = wiring.task_sampler(config, env, heldout)
-    with RunFolder.open(config, resume=resume) as folder:
+    place = config.run.folder / config.run.name
+    with first_disk_error(place), RunFolder.open(config, resume=resume) as folder:
         parts = (folder, make_env, sampler, heldout, progress)
         return run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
 
 
 def warmstart(config: RunConfig, *, progress: Progress | None = None) -> Path:
     """Make the first policy of `config` and no more; return its Hugging Face folder."""
+    progress = progress or Quiet()
+    check_training(config, progress.say)
     wiring.use_threads(config.run.threads)
-    with RunFolder.open(config, resume=False) as folder:
+    place = config.run.folder / config.run.name
+    with first_disk_error(place), RunFolder.open(config, resume=False) as folder:
         summary = Summary(folder.summary)
-        run_to_the_end(_first_policy(config, folder, summary, progress or Quiet()))
+        run_to_the_end(_first_policy(config, folder, summary, progress))
         return folder.policy
 
 
@@ -166,6 +175,8 @@ async def _train(
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
+            if (placement := wiring.device_placement(config, policy)) is not None:
+                progress.say(placement.describe())
             engine = wiring.engine(config, policy)
             # Not where the trainer is made, in a thread: what Ray starts ends with its thread.
             stack.enter_context(wiring.cluster(config))
@@ -173,6 +184,9 @@ async def _train(
             stack.callback(trainer.close)
             checkpoints = wiring.checkpoints(config, folder.checkpoints, policy)
             remembered = checkpoints.restore(trainer)
+            cut_trace(folder.path / TRACE_FILE, remembered.get("trace", {}).get("bytes", 0))
+            if resume and trainer.version == 0:
+                progress.say(f"{folder.checkpoints} holds no checkpoint: the run begins at step 0")
             record = wiring.run_store(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
@@ -203,6 +217,7 @@ async def _train(
                     record=record,
                     curation=curation,
                     stored=checkpoints.read(curating.DRAFTS),
+                    saved=remembered.get("gate"),
                     spans=spans,
                 )
                 loop = _Loop(
@@ -221,13 +236,18 @@ async def _train(
                     credit=wiring.credit_log(config, folder),
                     curation=curation,
                     drafts=drafts,
-                    watch=wiring.watch(config, progress.say),
+                    watch=wiring.watch(
+                        config,
+                        progress.say,
+                        memorised=(summary.get("warm start") or {}).get("memorised"),
+                    ),
                     spans=spans,
                     position=sampler.position,
                 )
                 with spans or nullcontext(), _metrics(config, folder, at) as writer:
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
+                    stack.enter_context(frozen_heap())
                     async with gate:
                         return await loop.run(writer)
 
@@ -254,11 +274,15 @@ def _gate(
     record: RunStore | None,
     curation: GatedCuration | None,
     stored: bytes | None,
+    saved: Mapping[str, Any] | None,
     spans: Spans | None,
 ) -> tuple[Gate, DraftedPlay | None]:
-    """Return what makes batches, and what it uses again; `stored` are a checkpoint's drafts."""
+    """Return what makes batches, and what it uses again.
+
+    `stored` are a checkpoint's drafts, and `saved` what the gate had counted there.
+    """
     vocabulary = policy.model.config.get_text_config().vocab_size
-    drafts = curating.drafts(config, rollouts, vocabulary=vocabulary, stored=stored)
+    drafts = curating.drafts(config, rollouts, vocabulary=vocabulary, stored=stored, record=record)
     trees = branching.trees(
         config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
     )
@@ -272,6 +296,7 @@ def _gate(
         curation=curation,
         trees=trees,
         drafts=drafts,
+        saved=saved,
         spans=spans,
     )
     return gate, drafts
@@ -422,7 +447,11 @@ class _Loop:
     async def _save(self) -> None:
         """Write a checkpoint, while what is under way goes on; what no kept checkpoint needs any
         more goes."""
-        samplers: dict[str, Any] = {"tasks": {"position": self.position}}
+        samplers: dict[str, Any] = {
+            "tasks": {"position": self.position},
+            "gate": self.gate.saved,
+            "trace": {"bytes": trace_bytes(self.folder / TRACE_FILE)},
+        }
         files = curating.draft_files(self.drafts)
         if self.curation is not None:
             samplers["curation"] = self.curation.saved

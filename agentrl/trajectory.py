@@ -1,8 +1,9 @@
 """Step 4 of the flow: the trajectory tree. Tokens are the truth, stored once, append-only."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Literal
 
 from agentrl.errors import FailureKind
@@ -39,11 +40,19 @@ class Node:
     tool_status: str = ""
     """For `tool` nodes: `ok` or `error` per call, comma-separated."""
     withdraws: int = 0
-    """How many nodes of the context before it are in no context from here on: a patch (`forced`)
-    stands in the place of what the policy said, a `prompt` begins a context of its own. They stay
-    on the path, and what was sampled of them trains in the context it was sampled in."""
+    """How many nodes of the context before it are not in its own: a patch (`forced`) stands in the
+    place of what the policy said, a `prompt` begins a context of its own. They stay on the path,
+    and what was sampled of them trains in the context it was sampled in."""
+    resumes: int = 0
+    """How many nodes of its path, from the root, lead to the one whose context it goes on in: a
+    conversation is taken up again where another one was in between. 0 is the parent's context."""
 
     def __post_init__(self) -> None:
+        if self.resumes < 0 or (self.resumes and self.withdraws):
+            raise ValueError(
+                f"a node resumes {self.resumes} and withdraws {self.withdraws}; give one of them, "
+                "and a count of nodes from 1 on"
+            )
         if self.withdraws and self.source not in ("forced", "prompt"):
             raise ValueError(
                 f"a {self.source} node withdraws nothing; only a forced one or a prompt can"
@@ -82,7 +91,7 @@ class Finished:
     reward: float
 
 
-Limit = Literal["turns", "tokens", "seconds", "tool_calls", "money"]
+Limit = Literal["turns", "tokens", "seconds", "tool_calls", "money", "observation"]
 """What a trajectory had no more of when it was stopped."""
 
 
@@ -148,7 +157,7 @@ class Leaf:
 class Trajectory:
     """One root-to-leaf path, flattened, in the order things were said.
 
-    All per-token tuples have one length. What was withdrawn is among the tokens.
+    All per-token tuples have one length. `jumps` says which tokens are in the context of which.
     """
 
     task: Task
@@ -168,9 +177,9 @@ class Trajectory:
     """The leaf's."""
     seconds: float = 0.0
     tool_calls: int = 0
-    withdrawn: tuple[tuple[int, int], ...] = ()
-    """Runs of tokens, first and one past the last, that are in no context after them. A run may
-    hold earlier ones, which were withdrawn before it."""
+    jumps: tuple[tuple[int, int], ...] = ()
+    """Places of tokens that do not follow the token before them, in order, each with the place of
+    the token that it follows in its context; -1 where it begins one."""
     images: tuple[ImageSpan, ...] = ()
     """What its tokens show, in order."""
     root: int | None = None
@@ -182,16 +191,32 @@ class Trajectory:
         return tuple(source == "sampled" for source in self.sources)
 
 
+@dataclass(frozen=True, slots=True)
+class _ContextEnd:
+    """The context at a node, in constant memory: the rest of it is found through `before`."""
+
+    before: int | None
+    """The node before it in the context."""
+    nodes: int
+    start: int
+    """Place of the node's first token in the context."""
+    spans: list[ImageSpan]
+    """The first `images` of these are what the context shows; nodes that extend it add theirs."""
+    images: int
+
+
 class Tree:
     """All trajectories of one task that are compared with each other.
 
-    Append-only, and owned by the episodes of its group: forking copies nothing, a branch is a
-    second child.
+    Append-only, and owned by the episodes of its group: forking copies nothing but references to
+    images, a branch is a second child. A node costs the same however long its context is.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self._nodes: list[Node] = []
+        self._ends: list[_ContextEnd] = []
+        self._prompts: dict[tuple[object, ...], int] = {}
         self._leaves: list[Leaf] = []
 
     @property
@@ -210,18 +235,20 @@ class Tree:
             raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
         if node.withdraws:
             self._check_withdraws(node)
+        self._ends.append(self._context_end(node))
         self._nodes.append(node)
-        return len(self._nodes) - 1
+        known = len(self._nodes) - 1
+        if node.source == "prompt":
+            self._prompts.setdefault(_prompt_key(node), known)
+        return known
 
     def share(self, node: Node) -> int:
         """Return the id of an equal prompt below the same parent, or append `node`.
 
         The trajectories of a group open with the same prompt: it is stored once.
         """
-        if node.source == "prompt":
-            for known, other in enumerate(self._nodes):
-                if other.source == "prompt" and _same_tokens(other, node):
-                    return known
+        if node.source == "prompt" and (known := self._prompts.get(_prompt_key(node))) is not None:
+            return known
         return self.add(node)
 
     def end(self, leaf: Leaf) -> None:
@@ -243,21 +270,41 @@ class Tree:
         return tuple(reversed([*self._ancestors(node)]))
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """Return the whole context at `node`, as token ids; what was withdrawn is not in it."""
+        """Return the whole context at `node`, as token ids."""
         return tuple(token for part in self.context(node) for token in part.token_ids)
 
     def images(self, node: int) -> tuple[ImageSpan, ...]:
         """Return what the context at `node` shows, and where in `tokens`."""
-        return _shown(self.context(node))
+        end = self._ends[node]
+        return tuple(end.spans[: end.images])
+
+    def image_count(self, node: int) -> int:
+        """Return the number of images that the context at `node` shows."""
+        return self._ends[node].images
 
     def context(self, node: int) -> tuple[Node, ...]:
-        """Return the nodes of the context at `node`; what was withdrawn is not among them."""
+        """Return the nodes of the context at `node`: those of its path that it goes on from."""
         context: list[Node] = []
-        for part in self.path(node):
-            if part.withdraws:
-                del context[-part.withdraws :]
-            context.append(part)
-        return tuple(context)
+        at: int | None = node
+        while at is not None:
+            context.append(self._nodes[at])
+            at = self._ends[at].before
+        return tuple(reversed(context))
+
+    def context_nodes(self, node: int) -> int:
+        """Count the nodes of the context at `node`."""
+        return self._ends[node].nodes
+
+    def turn_end(self, node: int, turn: int) -> int:
+        """Count the nodes from the root to the end of a turn, on the path to `node`.
+
+        Raises `ValueError` for a turn that has nothing on it.
+        """
+        path = self.path_ids(node)
+        for place in range(len(path), 0, -1):
+            if self._nodes[path[place - 1]].turn == turn:
+                return place
+        raise ValueError(f"turn {turn} is not on the path of {len(path)} nodes to node {node}")
 
     def trajectory(self, leaf: Leaf) -> Trajectory:
         """Return the path to `leaf` as one flat record."""
@@ -286,7 +333,7 @@ class Tree:
             components=leaf.components,
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
-            withdrawn=_withdrawn(path),
+            jumps=self._jumps(ids),
             images=_shown(path),
             root=leaf.root,
         )
@@ -299,15 +346,15 @@ class Tree:
     def _check_withdraws(self, node: Node) -> None:
         """Raise `ValueError` unless it is one turn that the policy sampled, or a whole context."""
         if node.source == "prompt":
-            stands = 0 if node.parent is None else len(self.context(node.parent))
+            stands = 0 if node.parent is None else self.context_nodes(node.parent)
             if node.withdraws != stands:
                 raise ValueError(
                     f"a prompt withdraws {node.withdraws} nodes of {stands}; one that begins a "
                     "context withdraws all of the one before"
                 )
             return
-        path = () if node.parent is None else self.path(node.parent)
-        last = path[-node.withdraws :]
+        ancestors = () if node.parent is None else self._ancestors(node.parent)
+        last = [self._nodes[id] for id in islice(ancestors, node.withdraws)]
         if len(last) < node.withdraws or any(
             (part.source, part.turn) != ("sampled", node.turn) for part in last
         ):
@@ -316,6 +363,45 @@ class Tree:
                 "sampled in its own turn, right before it, can be withdrawn"
             )
 
+    def _context_end(self, node: Node) -> _ContextEnd:
+        """Return the context that begins or goes on with a node that is not added yet."""
+        before = node.parent
+        if node.resumes:
+            path = () if before is None else self.path_ids(before)
+            if node.resumes > len(path):
+                raise ValueError(
+                    f"a node resumes {node.resumes} of the {len(path)} nodes before it"
+                )
+            before = path[node.resumes - 1]
+        for _ in range(node.withdraws):
+            assert before is not None, "_check_withdraws sees to it"
+            before = self._ends[before].before
+        nodes, start, spans, images = 1, 0, list[ImageSpan](), 0
+        if before is not None:
+            end = self._ends[before]
+            nodes, spans, images = end.nodes + 1, end.spans, end.images
+            start = end.start + len(self._nodes[before].token_ids)
+        if node.image_spans:
+            if images < len(spans):
+                spans = spans[:images]  # another branch has shown more
+            spans += _spans(node, start)
+            images = len(spans)
+        return _ContextEnd(before, nodes, start, spans, images)
+
+    def _jumps(self, ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return the places of tokens of a path that do not follow the one before them."""
+        last: dict[int | None, int] = {None: -1}
+        """By node, the place of the last token of its context."""
+        jumps: list[tuple[int, int]] = []
+        count = 0
+        for id in ids:
+            before, size = last[self._ends[id].before], len(self._nodes[id].token_ids)
+            if size and before != count - 1:
+                jumps.append((count, before))
+            count += size
+            last[id] = count - 1 if size else before
+        return tuple(jumps)
+
     def _ancestors(self, node: int) -> Iterator[int]:
         at: int | None = node
         while at is not None:
@@ -323,29 +409,38 @@ class Tree:
             at = self._nodes[at].parent
 
 
-def _withdrawn(path: Sequence[Node]) -> tuple[tuple[int, int], ...]:
-    """Return the runs of tokens that later nodes of a path withdrew."""
-    ends = [0, *accumulate(len(part.token_ids) for part in path)]
+def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int, int], ...]:
+    """Return the runs of places, first and one past the last, of the context ending at `last`.
+
+    `jumps` as in `Trajectory`; the context of place -1 is empty.
+    """
+    starts = [start for start, _ in jumps]
     runs: list[tuple[int, int]] = []
-    context: list[int] = []
-    for i, part in enumerate(path):
-        if part.withdraws:
-            runs.append((ends[context[-part.withdraws]], ends[i]))
-            del context[-part.withdraws :]
-        context.append(i)
-    return tuple(runs)
+    while last >= 0:
+        jump = bisect_right(starts, last) - 1
+        start, before = jumps[jump] if jump >= 0 else (0, -1)
+        runs.append((start, last + 1))
+        last = before
+    return tuple(reversed(runs))
 
 
 def _shown(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
     """Return the images of nodes, and where in the tokens of all of them."""
     starts = accumulate((len(part.token_ids) for part in path), initial=0)
     return tuple(
-        ImageSpan(image, begin + start, begin + stop)
-        for part, begin in zip(path, starts, strict=False)
-        for image, (start, stop) in zip(part.images, part.image_spans, strict=False)
+        span for part, start in zip(path, starts, strict=False) for span in _spans(part, start)
     )
 
 
-def _same_tokens(one: Node, other: Node) -> bool:
-    own = (one.parent, one.token_ids, one.images, one.withdraws)
-    return own == (other.parent, other.token_ids, other.images, other.withdraws)
+def _spans(node: Node, start: int) -> list[ImageSpan]:
+    """Return the images of a node whose first token is at `start`."""
+    return [
+        ImageSpan(image, start + first, start + stop)
+        for image, (first, stop) in zip(node.images, node.image_spans, strict=False)
+    ]
+
+
+def _prompt_key(node: Node) -> tuple[object, ...]:
+    """Return the key that equal prompts share."""
+    images = tuple(node.images)
+    return node.parent, tuple(node.token_ids), images, node.withdraws, node.resumes

@@ -13,12 +13,15 @@ from agentrl.config.schema import plain
 from agentrl.credit import CreditLog
 from agentrl.diagnostics import Thresholds, Watch
 from agentrl.env import Env
+from agentrl.env_contract import checked_tasks
 from agentrl.evaluation.budget import Budget, Prices
 from agentrl.evaluation.heldout import Evaluation
 from agentrl.evaluation.stopping import HalfWidth
 from agentrl.launch import Launch
+from agentrl.machine import set_batch_invariance
 from agentrl.metrics import Sink
 from agentrl.policy import PolicyEngine, Sampling
+from agentrl.preflight import check_env, check_needs
 from agentrl.registry import make
 from agentrl.rollout.caps import Caps, CapSchedule, capped
 from agentrl.rollout.chat import Chat
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from agentrl.chat.format import ChatFormat
     from agentrl.engine.opening import ClosingEngine
+    from agentrl.engine.placement import DevicePlacement
     from agentrl.first_policy import Policy
     from agentrl.learn.checkpoint import Checkpoints
     from agentrl.learn.sharded.link import Ground
@@ -57,10 +61,18 @@ if TYPE_CHECKING:
     from agentrl.vision.processor import ImageProcessor
 
 
-def env_factory(config: RunConfig) -> Callable[[], Env]:
-    """Return what makes one environment; it has been tried once, so a wrong id fails now."""
+def env_factory(config: RunConfig, *, plays: bool = True) -> Callable[[], Env]:
+    """Return what makes one environment; it has been tried once, so a wrong id fails now.
+
+    Where it `plays`, and is not only asked for its tasks, so does what it needs and this machine
+    lacks.
+    """
+    if plays:
+        check_env(config)
     factory = partial(make, config.env.id, **config.env.kwargs)
-    factory()
+    made = factory()
+    if plays:
+        check_needs(config, getattr(made, "needs", ()))
     return factory
 
 
@@ -118,7 +130,7 @@ def split_overlap(
     most = [config.env.task_limit, train_tasks or section.train_tasks]
     seed = derive(config.run.seed, "tasks")
     limit = min(count for count in most if count is not None)
-    train = list(islice(env.tasks("train", seed=seed), limit))
+    train = list(islice(checked_tasks(env, "train", seed=seed), limit))
     return find_overlap(train, heldout, similarity=section.similarity)
 
 
@@ -134,13 +146,18 @@ def guard_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
     check_overlap(found, max_near_fraction=section.max_near_fraction)
 
 
-def watch(config: RunConfig, say: Callable[[str], None]) -> Watch | None:
-    """Return what looks for signs that the run goes wrong, or None where nothing is looked for."""
+def watch(
+    config: RunConfig, say: Callable[[str], None], *, memorised: str | None = None
+) -> Watch | None:
+    """Return what looks for signs that the run goes wrong, or None where nothing is looked for.
+
+    `memorised` is what was said of a warm start that learnt by heart.
+    """
     section = config.diagnostics
     if section.action == "none":
         return None
     limits = Thresholds(**section.model_dump(exclude={"action"}))
-    return Watch(limits, stops=section.action == "stop", say=say)
+    return Watch(limits, stops=section.action == "stop", say=say, memorised=memorised)
 
 
 def sinks(config: RunConfig, folder: Path) -> tuple[Sink, ...]:
@@ -295,13 +312,15 @@ def gate(
     trees: "GatedTrees | None" = None,
     drafts: DraftedPlay | None = None,
     curation: GatedCuration | None = None,
+    saved: Mapping[str, Any] | None = None,
     spans: Spans | None = None,
 ) -> Gate:
     """Return what makes batches of tasks, for a trainer that is at `version`.
 
     It goes on with the groups of `record`, and tells it what happens. `trees` makes them branch;
     `drafts` reuse what was played before.
-    With `curation` the tasks are those that it chooses.
+    With `curation` the tasks are those that it chooses. `saved` is what `Gate.saved` was at the
+    checkpoint that the run goes on from.
     """
     per_step = config.rollout.tasks_per_step
     run_seed, repeats = config.run.seed, Repeats()
@@ -319,8 +338,10 @@ def gate(
     if (caps := cap_schedule(config)) is not None:
         source = capped(source, caps, lambda: rollouts.engine.version)
     hooks = None if curation is None else curation.hooks
-    for group in groups:
-        repeats.of(group.number, group.tree.task.id, step=group.number // per_step)
+    if record is not None and next_group is not None:
+        first = min([next_group, *(group.number for group in groups)]) // per_step * per_step
+        for number, task_id in record.store.tasks_from(first):
+            repeats.of(number, task_id, step=number // per_step)
     made = rollouts.gate(
         gate_policy(config),
         source,
@@ -335,12 +356,14 @@ def gate(
         recorder=None if record is None else record.recorder,
         first_group=first_group if next_group is None else next_group,
     )
+    if saved is not None:
+        made.recall(saved)
     if curation is not None:
         curation.flying = made.unfinished
         curation.keep(groups)
     if drafts is not None:
         drafts.adopt(groups)
-    made.adopt(groups)
+    made.adopt(groups, () if record is None else record.requeued)
     return made
 
 
@@ -436,6 +459,13 @@ def engine(config: RunConfig, policy: "Policy") -> "ClosingEngine":
     return engine_of(config, policy)
 
 
+def device_placement(config: RunConfig, policy: "Policy") -> "DevicePlacement | None":
+    """Return the GPUs of this machine that ranks and engine processes get; None without any."""
+    from agentrl.engine.opening import placement_of
+
+    return placement_of(config, policy.model.device)
+
+
 def checkpoints(config: RunConfig, folder: Path, policy: "Policy") -> "Checkpoints":
     """Return the checkpoints of a run; each is a model folder with its tokenizer, and its image
     processor if it has one."""
@@ -452,16 +482,23 @@ def checkpoints(config: RunConfig, folder: Path, policy: "Policy") -> "Checkpoin
 def weights(config: RunConfig, trainer: "Trainer") -> Callable[[], Mapping[str, Any]]:
     """Return what returns the trainer's current weights, with a proof where one is asked for.
 
-    A server that somebody else started is always asked for one.
+    A server that somebody else started is always asked for one, and so is vLLM, which loads what it
+    knows by name and passes over the rest.
     """
     section = config.engine.probe
-    if section is None and config.engine.kind == "endpoint":
+    if section is None and config.engine.kind in ("endpoint", "vllm"):
         section = ProbeSection()
     if section is None:
         return trainer.weights
     from agentrl.learn.proving import provable
 
-    return partial(provable, trainer, section)
+    return partial(provable, trainer, section, max_gap=section.max_gap or _allowed_gap(config))
+
+
+def _allowed_gap(config: RunConfig) -> float:
+    """Return how far log-probs of trainer and engine may be apart by rounding alone, in nats."""
+    is_exact = config.policy.dtype == config.learn.precision == "float32"
+    return 0.01 if is_exact and config.engine.kind != "endpoint" else 0.5
 
 
 def use_threads(count: int) -> None:
@@ -472,6 +509,7 @@ def use_threads(count: int) -> None:
     """
     # OpenMP reads it once, when torch is imported first; processes that we start inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_batch_invariance()
     import torch
 
     torch.set_num_threads(count)

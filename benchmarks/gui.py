@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from agentrl.env import call
 from agentrl_envs.gui import GuiEnv
@@ -63,7 +62,7 @@ async def resets(
         await pool.rest()
         first, second = (GuiEnv(pack=pack, desktop=pool) for _ in range(2))
         bare.append(await begun(first, template, told=1))
-        held = pss_bytes(desktop_of(first))
+        held = pss_bytes(first.desktop)
         await pool.rest()
         ahead.append(await begun(second, template, told=0))
         await first.close()
@@ -104,7 +103,7 @@ async def held_by_one_of(count: int) -> float:
     envs = [GuiEnv(pack=pack, desktop=pool) for _ in range(count)]
     for env in envs:
         await begun(env, "press")
-    held = [pss_bytes(desktop_of(env)) for env in envs]
+    held = [pss_bytes(env.desktop) for env in envs]
     for env in envs:
         await env.close()
     await pool.close()
@@ -130,16 +129,9 @@ async def crowd(count: int, each: int, *, ahead: bool) -> float:
     return count * each / seconds
 
 
-def desktop_of(env: GuiEnv) -> Desktop:
-    """Return the desktop of a running episode."""
-    episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
-    return episode.desktop
-
-
 def pss_bytes(desktop: Desktop) -> int:
     """Return what the processes of a desktop hold, a shared page in equal parts."""
-    started: Any = desktop._started  # pyright: ignore[reportPrivateUsage]
-    wave, total = [int(started.pid)], 0
+    wave, total = [desktop.pid], 0
     while wave:
         total += sum(map(_pss_bytes, wave))
         wave = [child for pid in wave for child in _children(pid)]

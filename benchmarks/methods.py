@@ -23,20 +23,19 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
 from agentrl.evaluation.interval import Estimate, rate_estimate
-from benchmarks.commands import CONFIGS, MADE, agentrl
+from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, agentrl
 from benchmarks.harness import Benchmark, parser, positive
 
 METHODS = ("grpo", "aepo", "ui_s1", "gspo", "cispo", "m2po")
 STALENESS = (0, 4, 16)
 SEEDS = (0, 1, 2)
-STEPS = 32
 BAR = 0.9
 SIZES = {
     "rollout.tasks_per_step": "8",
@@ -46,6 +45,13 @@ SIZES = {
     "run.checkpoint_every": "1000",
     "store": "null",
     "metrics.tensorboard": "false",
+    "run.steps": "32",
+}
+QUICK_SIZES = SIZES | {
+    "rollout.tasks_per_step": "4",
+    "run.steps": "2",
+    "evaluate.tasks": "12",
+    "evaluate.every": "2",
 }
 
 
@@ -62,16 +68,15 @@ class Cell:
         """Return the name of its run and of its file."""
         return f"{self.method}-{self.staleness}-{self.seed}"
 
-    def keys(self, *, runs: Path, policy: Path, steps: int) -> dict[str, str]:
+    def keys(self, *, runs: Path, policy: Path, sizes: Mapping[str, str]) -> dict[str, str]:
         """Return what its run has other than its method's config."""
         return {
             "run.folder": str(runs),
             "run.name": self.name,
             "run.seed": str(self.seed),
-            "run.steps": str(steps),
             "policy.path": str(policy),
             **MADE,
-            **SIZES,
+            **sizes,
             **stale(self.staleness),
         }
 
@@ -220,7 +225,15 @@ class Matrix:
     """The cells, and the folder they are kept in."""
 
     folder: Path
-    steps: int = STEPS
+    sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
+    """Keys of every run."""
+    warmstart: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Keys of the warm starts."""
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps every run trains."""
+        return int(self.sizes["run.steps"])
 
     def file(self, cell: Cell) -> Path:
         """Return where a finished cell is kept."""
@@ -232,7 +245,8 @@ class Matrix:
         if not policy.exists():
             shutil.rmtree(policy.parent, ignore_errors=True)
             names = {"run.folder": str(policy.parents[1]), "run.name": policy.parent.name}
-            agentrl("warmstart", {**names, "run.seed": str(seed), "run.threads": "1"})
+            keys = {**names, "run.seed": str(seed), "run.threads": "1"}
+            agentrl("warmstart", {**keys, **self.warmstart})
         return policy
 
     def run(self, cell: Cell) -> Found | None:
@@ -241,7 +255,7 @@ class Matrix:
             return known
         runs = self.folder / "runs"
         shutil.rmtree(runs / cell.name, ignore_errors=True)
-        keys = cell.keys(runs=runs, policy=self.policy(cell.seed), steps=self.steps)
+        keys = cell.keys(runs=runs, policy=self.policy(cell.seed), sizes=self.sizes)
         try:
             agentrl("train", keys, CONFIGS / "methods" / f"{cell.method}.yaml")
         except subprocess.SubprocessError:
@@ -279,7 +293,9 @@ def main() -> None:
     arguments.add_argument("--jobs", type=positive, default=2, help="runs at a time")
     chosen = arguments.parse_args()
     seeds = chosen.seeds[:1] if chosen.quick else chosen.seeds
-    matrix = Matrix(folder=chosen.folder, steps=4 if chosen.quick else STEPS)
+    matrix = Matrix(folder=chosen.folder)
+    if chosen.quick:
+        matrix = Matrix(folder=chosen.folder, sizes=QUICK_SIZES, warmstart=QUICK_WARMSTART)
     for seed in seeds:
         matrix.policy(seed)
     cells = [

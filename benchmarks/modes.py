@@ -10,10 +10,11 @@ stragglers leave idle.
 import json
 import statistics
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commands import MADE, agentrl
+from benchmarks.commands import MADE, QUICK_WARMSTART, agentrl
 from benchmarks.harness import Benchmark, parser
 
 MODES = {
@@ -23,19 +24,22 @@ MODES = {
 }
 
 
-def first_policy(folder: Path) -> Path:
+def first_policy(folder: Path, *, quick: bool) -> Path:
     """Return the Hugging Face folder of the policy that every mode begins with."""
-    agentrl("warmstart", {"run.folder": str(folder), "run.name": "first"})
+    keys = {"run.folder": str(folder), "run.name": "first"}
+    agentrl("warmstart", keys | QUICK_WARMSTART if quick else keys)
     return folder / "first" / "policy"
 
 
-def run(mode: str, policy: Path, folder: Path, *, number: int, steps: int) -> dict[str, Any]:
+def run(
+    mode: str, policy: Path, folder: Path, *, number: int, sizes: Mapping[str, str]
+) -> dict[str, Any]:
     """Train in one mode and return the run's summary with the last step's figures."""
     name = f"{mode}-{number}"
     keys = {
         "run.folder": str(folder),
         "run.name": name,
-        "run.steps": str(steps),
+        **sizes,
         "run.seed": str(number),
         "policy.path": str(policy),
         **MADE,
@@ -52,15 +56,17 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--steps", type=int, default=40)
     chosen = arguments.parse_args()
-    steps = 4 if chosen.quick else chosen.steps
+    sizes = {"run.steps": f"{chosen.steps}"}
+    if chosen.quick:
+        sizes = {"run.steps": "4", "evaluate.tasks": "20"}
     benchmark = Benchmark.from_arguments("modes", chosen)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        policy = first_policy(folder)
+        policy = first_policy(folder, quick=chosen.quick)
         found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
         for number in range(1 if chosen.quick else chosen.rounds):
             for mode in MODES:
-                found[mode].append(run(mode, policy, folder, number=number, steps=steps))
+                found[mode].append(run(mode, policy, folder, number=number, sizes=sizes))
     sync_s = statistics.median(summary["seconds"]["train"] for summary in found["sync"])
     for mode, summaries in found.items():
         for number, summary in enumerate(summaries):

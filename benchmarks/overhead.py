@@ -27,7 +27,9 @@ TASK = Task(prompt="What is 6 * 7?", answer="42")
 TURN_TOKENS = tuple(range(16))
 RESULT_TOKENS = tuple(range(8))
 PROMPT_TOKENS = tuple(range(64))
-SHORT_TURNS, LONG_TURNS = 8, 128
+IMAGE = Image(b"")
+SHORT_TURNS = 8
+LONG_TURNS = (128, 1_024)
 EPISODE_STEPS = 50
 """Of a tool environment: so many that its reset hardly counts."""
 
@@ -144,7 +146,11 @@ class Tokens:
 
 
 class Rendered:
-    """A chat format with everything rendered and parsed beforehand."""
+    """A chat format with everything rendered and parsed beforehand; every answer shows `image`."""
+
+    def __init__(self, image: Image | None = None) -> None:
+        shown = () if image is None else (image,)
+        self._answer = Tokens("tool", RESULT_TOKENS, shown, ((1, 7),) * len(shown))
 
     stop_token_ids = frozenset({TURN_TOKENS[-1]})
     action = agentrl.call("constant", key=1)
@@ -161,28 +167,32 @@ class Rendered:
         tools: Sequence[ToolSchema] | None = None,
     ) -> Sequence[Tokens]:
         """Return a tool's answer."""
-        return (Tokens("tool", RESULT_TOKENS), Tokens("template", RESULT_TOKENS[:2]))
+        return (self._answer, Tokens("template", RESULT_TOKENS[:2]))
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Return a tool call."""
         return self.action
 
 
-def episode_turns(turns: int, in_all: int) -> Run:
-    """Return a run of `in_all` turns in episodes of `turns` turns each."""
-    limits = EpisodeLimits(max_turns=turns, context_tokens=100_000)
+def episode(turns: int, *, image: Image | None = None) -> Episode:
+    """Return an episode of so many turns, each of which shows `image`."""
+    return Episode(
+        env=Nothing(turns),
+        engine=Instant(),
+        chat=Rendered(image),
+        tree=Tree(TASK),
+        sample=0,
+        seed=0,
+        limits=EpisodeLimits(max_turns=turns, context_tokens=100_000),
+    )
+
+
+def episode_turns(turns: int, in_all: int, image: Image | None = None) -> Run:
+    """Return a run of `in_all` turns in episodes of `turns` turns each, which show `image`."""
 
     async def play() -> float:
-        for sample in range(in_all // turns):
-            leaf = await Episode(
-                env=Nothing(turns),
-                engine=Instant(),
-                chat=Rendered(),
-                tree=Tree(TASK),
-                sample=sample,
-                seed=0,
-                limits=limits,
-            ).run()
+        for _ in range(in_all // turns):
+            leaf = await episode(turns, image=image).run()
             if leaf.outcome != Finished(0.0):
                 raise RuntimeError(f"an episode ended as {leaf.outcome}")
         return float(in_all // turns * turns)
@@ -242,13 +252,18 @@ def main() -> None:
     """Measure, print and write."""
     bench = Benchmark.from_command_line("overhead", __doc__)
     size = 1 if bench.quick else 10
+    turns = 1_024 * size
+    long_turns = {
+        (count, shown): Contender(set_up=partial(episode_turns, count, turns, image))
+        for count in (SHORT_TURNS, *LONG_TURNS)
+        for shown, image in (("", None), (", an image a turn", IMAGE))
+    }
     runs = bench.compare(
         {
             "tool step": Contender(set_up=partial(tool_steps, constant, 1_000 * size)),
             "tool reset": Contender(set_up=partial(tool_resets, 200 * size)),
             "thread step": Contender(set_up=partial(tool_steps, constant_in_thread, 200 * size)),
-            "short turns": Contender(set_up=partial(episode_turns, SHORT_TURNS, 1_024 * size)),
-            "long turns": Contender(set_up=partial(episode_turns, LONG_TURNS, 1_024 * size)),
+            **{f"{count} turns{shown}": run for (count, shown), run in long_turns.items()},
             "nodes": Contender(set_up=partial(appended_nodes, 10 * size)),
             "tokens": Contender(set_up=partial(flattened_tokens, 10 * size)),
         }
@@ -256,15 +271,17 @@ def main() -> None:
     bench.cost("step of a tool environment, asynchronous tool", runs["tool step"], goal=20)
     bench.cost("step of a tool environment, synchronous tool", runs["thread step"])
     bench.cost("reset of a tool environment", runs["tool reset"])
-    bench.cost(f"turn of an episode of {SHORT_TURNS} turns", runs["short turns"], goal=333)
-    bench.cost(f"turn of an episode of {LONG_TURNS} turns", runs["long turns"], goal=333)
-    bench.ratio(
-        f"turns per CPU-s in {LONG_TURNS} turns",
-        runs["long turns"],
-        runs["short turns"],
-        peer=f"in {SHORT_TURNS} turns",
-        goal=0.5,
-    )
+    for count, shown in long_turns:
+        own = runs[f"{count} turns{shown}"]
+        bench.cost(f"turn of an episode of {count} turns{shown}", own, goal=333)
+        if count != SHORT_TURNS:
+            bench.ratio(
+                f"turns per CPU-s in {count} turns{shown}",
+                own,
+                runs[f"{SHORT_TURNS} turns{shown}"],
+                peer=f"in {SHORT_TURNS} turns",
+                goal=0.5,
+            )
     bench.cost("adding a node to a tree", runs["nodes"], goal=20)
     bench.cost("flattening a token of a trajectory", runs["tokens"], goal=1)
     bench.finish()

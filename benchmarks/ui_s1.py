@@ -18,7 +18,7 @@ from agentrl.evaluation.compare import paired_difference
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
 from agentrl.export.row import read_jsonl
 from agentrl.learn.checkpoint import latest
-from benchmarks.commands import CONFIGS, MADE, TIMEOUT_S, agentrl
+from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, TIMEOUT_S, agentrl
 from benchmarks.harness import Benchmark, parser
 
 CONFIG = CONFIGS / "gui_ui_s1.yaml"
@@ -34,6 +34,9 @@ ARMS = {"start": "warm start", "supervised": "more supervision", "ui_s1": "UI-S1
 GENTLER = {"warmstart.learning_rate": "5e-4", "warmstart.warmup_steps": "5"}
 """A policy that has learnt something loses it at a warm start's own rate."""
 FIGURES = ("sop_score", "sop_success", "step_accuracy")
+QUICK = QUICK_WARMSTART | {
+    "run.steps": "2", "evaluate.tasks": "8", "curation.filter": "{name: none}",
+}  # fmt: skip
 PASSES = {"sop_success", "passed"}
 """Figures that are 0 or 1."""
 
@@ -64,7 +67,8 @@ def trained(folder: Path, keys: dict[str, str], supervised_steps: int) -> dict[s
         more = {"run.name": "supervised", "warmstart.steps": str(supervised_steps)}
         agentrl("warmstart", given | GENTLER | more, CONFIG)
     # The evaluation comes after, for all arms alike.
-    rl = keys | MADE | {"policy.path": str(start), "run.name": "ui_s1", "evaluate.tasks": "8"}
+    rl = {name: value for name, value in keys.items() if not name.startswith("warmstart.")}
+    rl |= MADE | {"policy.path": str(start), "run.name": "ui_s1", "evaluate.tasks": "8"}
     if latest(folder / "ui_s1" / "checkpoints") is None:
         agentrl("train", rl, CONFIG)
     found = latest(folder / "ui_s1" / "checkpoints")
@@ -122,13 +126,17 @@ def main() -> None:
     if not recordings.is_file():
         record(recordings, 40 if chosen.quick else chosen.record)
     keys = {"run.folder": str(chosen.folder), "env.kwargs.recordings": str(recordings)}
+    supervised_steps, live_tasks = chosen.supervised_steps, chosen.live
+    if chosen.quick:
+        keys |= QUICK
+        supervised_steps, live_tasks = 4, 4
     keys |= dict(key.split("=", 1) for key in chosen.keys)
-    live = keys | LIVE | {"evaluate.tasks": str(chosen.live)}
+    live = keys | LIVE | {"evaluate.tasks": str(live_tasks)}
     del live["env.kwargs.recordings"]
     heads = ["policy", "SOP", "SOP success", "step accuracy", "on desktops"]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     found: dict[str, tuple[Figures, Figures]] = {}
-    for arm, policy in trained(chosen.folder, keys, chosen.supervised_steps).items():
+    for arm, policy in trained(chosen.folder, keys, supervised_steps).items():
         offline = evaluated(policy, keys, chosen.folder / "told" / f"{arm}-sop")
         online = evaluated(policy, live, chosen.folder / "told" / f"{arm}-live")
         found[arm] = offline, online

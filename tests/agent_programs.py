@@ -70,6 +70,22 @@ async def with_anthropic(client: anthropic.AsyncAnthropic, model: str, question:
         messages.append({"role": "user", "content": results})
 
 
+async def with_two_conversations(client: openai.AsyncOpenAI, model: str, question: str) -> str:
+    """Hold two conversations by turns, as a program with a sub-agent does; return all answers."""
+    talks: list[list[Any]] = [
+        [{"role": "user", "content": question}],
+        [{"role": "user", "content": f"Check: {question}"}],
+    ]
+    answers: list[str] = []
+    for _ in range(2):
+        for talk in talks:
+            completion = await client.chat.completions.create(model=model, messages=talk)
+            answers.append(completion.choices[0].message.content or "")
+            talk.append({"role": "assistant", "content": answers[-1]})
+            talk.append({"role": "user", "content": "Go on."})
+    return "\n".join(answers)
+
+
 if __name__ == "__main__":
     # The clients find where to ask in the environment.
     answer = asyncio.run(

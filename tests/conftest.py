@@ -26,10 +26,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from agentrl.machine import set_batch_invariance
 from tests.processes import children, command_line
 
 if TYPE_CHECKING:
     from agentrl_sandbox.recipe import Kind
+
+set_batch_invariance()
 
 # A machine that is busy with something else must not fail a property for being slow.
 settings.register_profile("agentrl", deadline=None, derandomize="CI" in os.environ)
@@ -117,7 +120,7 @@ def missing_ray() -> str:
     return "" if there else "Ray is not all there; pip install -c constraints.txt '.[ray]'"
 
 
-PEERS = ("gem", "harbor", "openenv", "pyarrow", "verifiers", "vllm")
+PEERS = ("gem", "harbor", "openenv", "openenv_next", "pyarrow", "verifiers", "vllm")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),

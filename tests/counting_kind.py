@@ -35,6 +35,12 @@ class World:
     def long(self, size):
         return "x" * size
 
+    def nest(self, depth):
+        value = []
+        for _ in range(depth):
+            value = [value]
+        return value
+
     def hang(self):
         time.sleep(3600)
 

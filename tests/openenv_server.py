@@ -1,6 +1,8 @@
-"""An OpenEnv server for its own interpreter: `openenv_server.py PORT`."""
+"""An OpenEnv server for its own interpreter, of any release: `openenv_server.py PORT`."""
 
 # pyright: basic, reportMissingImports=false
+import os
+import socket
 import sys
 import time
 
@@ -17,6 +19,17 @@ class Say(Action):
 class Heard(Observation):
     echo: str = ""
     count: int = 0
+
+
+def hang_up():
+    """End every connection, as a proxy does that has been silent for too long."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                connection.getpeername()
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
 
 class Echo(Environment):
@@ -36,6 +49,12 @@ class Echo(Environment):
         self.count += 1
         if action.message.startswith("sleep"):
             time.sleep(float(action.message[5:]))
+        if action.message == "raise":
+            raise KeyError("the world is broken")
+        if action.message == "invalid":
+            return Heard(echo=7)
+        if action.message == "hang up":
+            hang_up()
         paid = float(len(action.message))
         done = action.message == "bye"
         return Heard(echo=action.message, count=self.count, done=done, reward=paid)

@@ -14,8 +14,12 @@ build() {
     [[ -d $place ]] && return
     rm -rf "$place.partial"
     case $name in
+    # What benchmarks/web.py is beside.
+    browsergym) venv "$place" browsergym-core==0.14.3 browsergym-miniwob==0.14.3 ;;
     gem) venv "$place" gem-llm==0.1.0 ;;
     openenv) venv "$place" openenv-core==0.3.0 ;;
+    # A release that another distribution goes on with; its dependencies are those of the older one.
+    openenv_next) $pip --no-deps --target "$place.partial" openenv==0.10.0 ;;
     verifiers) venv "$place" verifiers==0.4.0 ;;
     vllm) vllm "$place" ;;
     # Not into our venv: the schema of ATIF, of a distribution that asks for Python 3.12 ...
@@ -51,7 +55,7 @@ PYTHON
 venv() {
     trap 'rm -rf "$place"' ERR
     $python -m venv "$1"
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$2"
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "${@:2}"
     trap - ERR
 }
 
@@ -65,7 +69,7 @@ vllm() {
     trap - ERR
 }
 
-for name in "${@:-gem harbor openenv pyarrow verifiers vllm}"; do
+for name in "${@:-gem harbor openenv openenv_next pyarrow verifiers vllm}"; do
     for one in $name; do
         build "$one"
     done

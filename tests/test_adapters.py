@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import time
@@ -19,9 +20,10 @@ from agentrl.message import ToolCall
 from agentrl.scope import run_scope
 from agentrl.testing import check_env
 from agentrl_envs.adapters.gem import GemEnv
+from agentrl_envs.adapters.host import HOSTED
 from agentrl_envs.adapters.openenv import OpenEnvEnv
 from agentrl_envs.adapters.verifiers import VerifiersEnv
-from tests.foreign_packages import python_of
+from tests.foreign_packages import BENCH, python_of
 from tests.ports import free_port
 
 HERE = Path(__file__).parent
@@ -98,14 +100,19 @@ async def test_gems_ends_are_ours() -> None:
 
 @pytest.mark.openenv
 class TestOpenEnv:
-    """One server for all of these: it takes its interpreter long to import OpenEnv."""
+    """One server a release for all of these: it takes its interpreter long to import OpenEnv."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture(
+        scope="class",
+        params=["0.3.0", pytest.param("0.10.0", marks=pytest.mark.openenv_next)],
+    )
     @staticmethod
-    def url() -> Iterator[str]:
+    def url(request: pytest.FixtureRequest) -> Iterator[str]:
         port = free_port()
         command = [python_of("openenv"), str(HERE / "openenv_server.py"), str(port)]
-        with subprocess.Popen(command) as server:
+        # The newer release, in front of the older one and with its dependencies.
+        path = {"PYTHONPATH": str(BENCH / "openenv_next")} if request.param == "0.10.0" else {}
+        with subprocess.Popen(command, env={**os.environ, **path}) as server:
             deadline_s = time.monotonic() + START_S
             while True:
                 try:
@@ -150,8 +157,39 @@ class TestOpenEnv:
                 assert "one JSON object" in step[0].messages[0].text
             step = await env.step(agentrl.call("listen"))
             assert "the tools are look" in step[0].messages[0].text
-            with pytest.raises(EnvError, match="message"):
-                await env.step(agentrl.say('{"massage": "wrong field"}'))
+            # Wrong arguments are the agent's: it is told, and the episode goes on.
+            step = await env.step(agentrl.say('{"massage": "wrong field"}'))
+            assert "message: Field required" in step[0].messages[0].text
+            assert "massage: Extra inputs are not permitted" in step[0].messages[0].text
+            assert step[1:4] == (0.0, False, False)
+            step = await env.step(Action("", (ToolCall("c", "look", {"message": [1]}),)))
+            (answer,) = step[0].messages
+            assert (answer.role, answer.tool_call_id) == ("tool", "c")
+            assert "message: Input should be a valid string" in answer.text
+            step = await env.step(agentrl.say('{"message": "goes on"}'))
+            assert step[0].messages[0].text == "goes on"
+            await env.close()
+
+    @pytest.mark.parametrize("broken", ["raise", "invalid"])
+    async def test_what_breaks_in_the_server_is_no_fault_of_the_agent(
+        self, url: str, broken: str
+    ) -> None:
+        """An environment that fills a model of its own wrongly says VALIDATION_ERROR, too."""
+        async with run_scope():
+            env = self.env(url, action_key="message")
+            await env.reset(seed=1)
+            with pytest.raises(EnvError, match=r"the server says (EXECUTION|VALIDATION)_ERROR"):
+                await env.step(agentrl.say(broken))
+            await env.close()
+
+    async def test_a_session_that_is_lost_is_a_failure_and_no_other_session(self, url: str) -> None:
+        async with run_scope():
+            env = self.env(url, action_key="message", observation_key="echo")
+            await env.reset(seed=1)
+            with pytest.raises(EnvError, match="Connection"):
+                await env.step(agentrl.say("hang up"))
+            with pytest.raises(EnvError, match="Connection"):
+                await env.step(agentrl.say("after"))
             await env.close()
 
     async def test_an_answer_that_comes_too_late_is_nobodys(self, url: str) -> None:
@@ -202,7 +240,53 @@ async def test_a_taskset_of_verifiers_is_scored_by_its_own_rewards() -> None:
         assert (await words.step(agentrl.say("something else altogether")))[1] == 0.0
         await words.close()
         assert len(list(env(size=7).tasks("train"))) <= 7
-        with pytest.raises(ConfigError, match="scored in a runtime"):
+        with pytest.raises(ConfigError, match=r"computed in a runtime.*with verifiers itself"):
             list(env("runtime_taskset").tasks("train"))
         with pytest.raises(ConfigError, match="no_such_taskset"):
             list(env("no_such_taskset").tasks("train"))
+
+
+SHAPES = {
+    "plain": 1,
+    "conversation": 1,
+    "begun": "Begun has its own setup",
+    "ended": "Ended has its own finalize",
+    "staged": "Staged has its own stage_verifier",
+    "scored": "Scored has its own score",
+    "withtools": "WithTools has its own toolsets",
+    "stopped": "Stopped.at_once decides when to stop",
+    "rewritten": "Rewritten.shout rewrites messages",
+    "ran": "Ran's passed is computed in a runtime",
+    "mayrun": "MayRun's right is computed in a runtime",
+    "terse": "reads trace.num_output_tokens, which only verifiers itself records",
+    "metered": "reads trace.calls, which only verifiers itself records",
+    "stateful": "Stateful keeps a state of its own, Kept",
+    "unpaid": "Unpaid has no reward",
+    "failing": "KeyError: 'no such thing'",
+    "laden": "Laden has its own __init__",
+    "user_begins": "Sum lets a user begin",
+    "pictures": "the prompt has other content than text",
+    "image": "Sum sets image",
+    "folder": "Sum sets workdir",
+    "offline": "Sum sets network_allow",
+    "collected": "Sum sets artifacts",
+    "own_env": "own_env is played by an environment of its own, OwnEnv",
+    "own_harness": "own_harness brings a harness of its own, OwnHarness",
+    "plugged": "Sum's extra is computed in a runtime",
+    "stopped_by_config": "Sum is stopped by extra",
+}
+
+
+@pytest.mark.verifiers
+def test_what_an_answer_alone_would_be_paid_wrongly_for_is_refused_by_name() -> None:
+    command = [python_of("verifiers"), str(HERE / "verifiers_shapes.py")]
+    command += [str(HOSTED / "verifiers_kind.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_S)
+    told = json.loads(ran.stdout)
+    assert {*told} == {*SHAPES}
+    wrong = {
+        name: told[name]
+        for name, words in SHAPES.items()
+        if (told[name] != words if isinstance(words, int) else words not in str(told[name]))
+    }
+    assert not wrong

@@ -20,7 +20,9 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.scope import run_scope
 from agentrl_envs.adapters.foreign_env import ForeignEpisode
 from agentrl_envs.adapters.host import HOSTED, Host, Hosts, Place
+from agentrl_envs.adapters.verifiers import VerifiersEnv
 from tests.processes import parent_of, runs
+from tests.watchdog import watched
 
 DEADLINE_S = 60.0
 
@@ -140,6 +142,15 @@ async def test_what_an_episode_raises_is_told_and_it_goes_on(ask: Asker) -> None
     assert await ask(session, "add", amount=1) == 1
 
 
+@watched
+async def test_an_answer_beyond_the_limits_is_a_failure_of_that_episode(ask: Asker) -> None:
+    session, other = await ask.open(), await ask.open()
+    with pytest.raises(EnvError, match="nested more than 64 deep"):
+        await ask(session, "nest", depth=400)
+    assert await ask(session, "add", amount=1) == 1
+    assert await ask(other, "add", amount=2) == 2
+
+
 async def test_an_episode_that_dies_is_a_failure_at_once(ask: Asker) -> None:
     session = await ask.open()
     with pytest.raises(EnvError, match="its process ended with code 7"):
@@ -207,3 +218,24 @@ async def test_outside_of_a_run_a_host_ends_with_its_last_episode() -> None:
     assert not runs(pid)
     with pytest.raises(RuntimeError, match="no episode is running"):
         await copy.ask("pid", {})
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ('"[" * 5_000', "nested more than 64 deep"),
+        ("'{\"id\": 1, \"result\": ' + '9' * 5_000 + '}'", "more than 308 digits"),
+        ("'no tasks today'", "broken JSON"),
+        ('\'{"id": 1, "error": "no such taskset"}\'', "no such taskset"),
+        ("[1]", r"cannot be read with .*: \[1\]$"),
+        ("'', end=''", "cannot be read with .*: $"),
+    ],
+)
+def test_tasks_beyond_the_limits_are_refused(tmp_path: Path, said: str, wrong: str) -> None:
+    """Whatever the interpreter of a taskset says instead of its tasks."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable} -IS\nprint({said})\n")
+    python.chmod(0o755)
+    env = VerifiersEnv("words", python=str(python))
+    with pytest.raises(ConfigError, match=wrong):
+        next(iter(env.tasks("train")))

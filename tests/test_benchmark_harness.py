@@ -1,7 +1,9 @@
 """The benchmark harness: what it counts, pairs, flags and writes."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from rich.console import Console
 
 from benchmarks.harness import Benchmark, Contender, Measurement, Run
 from benchmarks.measure import Calibration, measure, tree_cpu_s
+from benchmarks.quick import ELSEWHERE, WITHOUT_ROWS, expected_rows, missing_rows
 
 
 def burn(cpu_s: float) -> None:
@@ -221,3 +224,39 @@ def test_the_report_has_the_agreed_shape(tmp_path: Path) -> None:
 def test_quick_means_one_round() -> None:
     bench = Benchmark.from_command_line("quick", None, ["--quick", "--rounds", "9"])
     assert (bench.rounds, bench.quick) == (1, True)
+
+
+# --- the quick form of all of them ----------------------------------------------------------------
+
+
+def test_a_missing_row_is_named() -> None:
+    report = {"rows": [{"metric": "a"}, {"metric": "c"}]}
+    assert missing_rows(["a", "b", "c", "d"], report) == ["b", "d"]
+    assert missing_rows(["a"], {}) == ["a"]
+    assert missing_rows([], report) == []
+
+
+def test_every_benchmark_that_results_name_is_run_by_ci(root: Path) -> None:
+    """`make bench-quick` runs those of rows.json."""
+    text = (root / "docs/results.md").read_text() + (root / "docs/comparison.md").read_text()
+    named = {*re.findall(r"benchmarks[/.](\w+)(?:\.py| )", text)}
+    assert named - ELSEWHERE.keys() - {*WITHOUT_ROWS} <= expected_rows().keys()
+    assert not {*WITHOUT_ROWS} & expected_rows().keys()
+    assert "make bench-quick" in (root / ".ci/run").read_text()
+    assert all(expected_rows().values())
+
+
+def test_no_benchmark_reaches_into_private_parts(root: Path) -> None:
+    own = {"self", "cls", "made", "other"}
+    found = list[str]()
+    # TRL's trainer has no public place to measure a rollout at: theirs.py is a subclass of it.
+    files = {*root.glob("benchmarks/**/*.py")} - {root / "benchmarks/beside_trl/theirs.py"}
+    for file in sorted(files):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+                inside = isinstance(node.value, ast.Name) and node.value.id in own
+                inside |= (isinstance(node.value, ast.Name), node.attr) == (True, "_exit")
+                found += [] if inside else [f"{file.name}:{node.lineno} {node.attr}"]
+            if isinstance(node, ast.ImportFrom):
+                found += [f"{file.name} {n.name}" for n in node.names if re.match("_[a-z]", n.name)]
+    assert not found

@@ -18,11 +18,11 @@ import pytest
 import agentrl
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.env import Action, Observation
+from agentrl.env import Action, Observation, ToolSchema
 from agentrl.errors import ConfigError, EnvError
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import sample_of
-from agentrl.message import ToolCall
+from agentrl.message import Message, ToolCall
 from agentrl.metrics import read_metrics
 from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.task import Split, Task
@@ -30,6 +30,7 @@ from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl.training import train, warmstart
 from agentrl.trajectory import Failed, Finished, Tree
 from agentrl_envs.blackbox import BlackBoxEnv, Endpoint
+from agentrl_envs.blackbox import env as blackbox_env
 from agentrl_sandbox.reaping.owner import start_ticks
 from benchmarks.letters import LetterChat, said
 from tests.agent_programs import with_anthropic, with_openai
@@ -147,9 +148,10 @@ async def test_sub_agents_have_contexts_of_their_own() -> None:
             shown.append(observation)
         await env.close()
     assert reward == 1.0
-    assert [one.anew for one in shown] == [False, True, True, True, False]
+    assert [one.anew for one in shown] == [False, True, True, False, False]
+    assert [one.after for one in shown] == [None, None, None, 0, None]
     assert sorted(one.messages[0].text for one in shown[1:3]) == ["part 1", "part 2"]
-    assert [m.text for m in shown[3].messages] == ["plan", "p", "go on"]
+    assert [m.text for m in shown[3].messages] == ["go on"]
     assert [m.text for m in shown[4].messages] == ["and one two"]
 
 
@@ -233,6 +235,184 @@ async def test_what_was_sampled_is_in_the_context_as_it_was_sampled() -> None:
     assert [text_of(c.sample.token_ids) for c in contexts(sample)] == ["anew>42.", "q>ONE.r>TWO."]
 
 
+async def interleaved(task: Task, endpoint: Endpoint) -> str:
+    """Hold three conversations by turns, each with its own protocol, and ask one thing twice."""
+    base = endpoint.openai_url
+    async with (
+        openai.AsyncOpenAI(base_url=base, api_key=endpoint.key) as client,
+        anthropic.AsyncAnthropic(base_url=endpoint.anthropic_url, api_key=endpoint.key) as other,
+    ):
+        chat: list[Any] = [{"role": "user", "content": "a"}]
+        blocks: list[Any] = [{"role": "user", "content": "b"}]
+        after: Any = openai.omit
+        usages: list[tuple[int, int]] = []
+        for number in range(3):
+            found = await client.chat.completions.create(model="", messages=chat)
+            assert found.usage is not None
+            usages.append((found.usage.prompt_tokens, found.usage.completion_tokens))
+            chat.append(found.choices[0].message.model_dump(exclude_none=True))
+            chat.append({"role": "user", "content": f"a{number}"})
+            told = await other.messages.create(model="", max_tokens=9, messages=blocks)
+            usages.append((told.usage.input_tokens, told.usage.output_tokens))
+            blocks.append({"role": "assistant", "content": told.content})
+            blocks.append({"role": "user", "content": f"b{number}"})
+            said = await client.responses.create(
+                model="", input=f"c{number}", previous_response_id=after
+            )
+            assert said.usage is not None
+            usages.append((said.usage.input_tokens, said.usage.output_tokens))
+            after = said.id
+        again = await client.chat.completions.create(model="", messages=chat[:3])
+        assert again.usage is not None
+        usages.append((again.usage.prompt_tokens, again.usage.completion_tokens))
+        return json.dumps(usages)
+
+
+async def test_interleaved_conversations_train_on_what_was_sampled_bit_for_bit() -> None:
+    seen: list[str] = []
+    words = ["A", "B", "C", "AA", "BB", "CC", "AAA", "BBB", "CCC", "XX"]
+    engine = ScriptedEngine(
+        saying(*words, seen=seen),
+        logprob=lambda request, place, token: -(len(request.prompt) + place / 8) / (token + 1),
+    )
+    told: list[str] = []
+
+    def score(task: Task, result: str) -> float:
+        told.append(result)
+        return 1.0
+
+    episode = Episode(
+        env=BlackBoxEnv(tasks=questions, score=score, agent=interleaved),
+        engine=engine,
+        chat=Murmurs(),
+        tree=Tree(QUESTION),
+        sample=0,
+        seed=1,
+        limits=EpisodeLimits(max_turns=12),
+    )
+    leaf = await asyncio.wait_for(episode.run(), SOON_S)
+    assert leaf.outcome == Finished(1.0)
+    # What the policy said is in capitals, and what a program repeats is not.
+    contexts_seen = [
+        *("a>", "b>", "c0>"),
+        *("a>A.a0>", "b>B.b0>", "c0>C.c1>"),
+        *("a>A.a0>AA.a1>", "b>B.b0>BB.b1>", "c0>C.c1>CC.c2>"),
+        "a>A.a0>",
+    ]
+    assert seen == contexts_seen
+    assert json.loads(told[0]) == [
+        [len(context), len(word) + 1] for context, word in zip(contexts_seen, words, strict=True)
+    ]
+    episode.tree.end(leaf)
+    (trajectory,) = episode.tree.trajectories()
+    sample = sample_of(trajectory)
+    assert sample is not None
+    trained = {}
+    for one in contexts(sample):
+        mask = one.sample.mask
+        for at in mask.nonzero()[0].tolist():
+            row = (one.sample.behaviour[at], one.sample.versions[at], one.sample.turns[at])
+            before = text_of(one.sample.token_ids[:at].tolist())
+            trained[before, int(one.sample.token_ids[at])] = row
+    sampled = {}
+    for turn, (request, word) in enumerate(zip(engine.requests, words, strict=True)):
+        context = contexts_seen[turn]
+        for place, token in enumerate([*map(ord, word), 0]):
+            logprob = -(len(request.prompt) + place / 8) / (token + 1)
+            sampled[context + word[:place], token] = (logprob, 0, turn)
+    assert trained == sampled
+    assert [text_of(c.sample.token_ids.tolist()) for c in contexts(sample)] == [
+        "a>A.a0>XX.",
+        "a>A.a0>AA.a1>AAA.",
+        "b>B.b0>BB.b1>BBB.",
+        "c0>C.c1>CC.c2>CCC.",
+    ]
+    assert len({request.seed for request in engine.requests[::9]}) == 2
+
+
+class Strict(LetterChat):
+    """A template that takes no tool's answer without a call."""
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Any:
+        if messages[0].role == "tool":
+            raise ConfigError("Message has tool role, but there was no previous call")
+        return super().opening(messages, tools)
+
+
+async def tried(task: Task, endpoint: Endpoint) -> str:
+    """Ask what no template renders, once before and once after something that any does."""
+    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+        bad: list[Any] = [{"role": "tool", "tool_call_id": "x", "content": "1"}]
+        faults: list[str] = []
+        far: list[Any] = [{"role": "user", "content": "q" * 99}]
+        for messages in (bad, far, bad):
+            try:
+                await client.chat.completions.create(model="", messages=messages)
+            except openai.BadRequestError as error:
+                faults.append(error.message)
+        long: list[Any] = [{"role": "user", "content": "q" * 5}]
+        said = await client.chat.completions.create(
+            model="", messages=long, max_tokens=4, stop=["z"]
+        )
+        FAULTS[:] = [*faults, said.choices[0].finish_reason]
+        return said.choices[0].message.content or ""
+
+
+FAULTS: list[str] = []
+
+
+async def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_episode_goes_on() -> None:
+    engine = ScriptedEngine(saying("424242"))
+    episode = Episode(
+        env=env_of(agent=tried),
+        engine=engine,
+        chat=Strict(),
+        tree=Tree(QUESTION),
+        sample=0,
+        seed=1,
+        limits=EpisodeLimits(context_tokens=90),
+    )
+    leaf = await asyncio.wait_for(episode.run(), SOON_S)
+    assert leaf.outcome == Finished(0.0)
+    words = "Message has tool role, but there was no previous call"
+    assert [words in FAULTS[0], words in FAULTS[2]] == [True, True]
+    assert "100 tokens, and engine.context_tokens is 90" in FAULTS[1]
+    assert FAULTS[3] == "length"
+    (request,) = engine.requests
+    assert (request.max_new_tokens, request.stop_strings) == (4, ("z",))
+
+
+async def refused(task: Task, endpoint: Endpoint) -> str:
+    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+        bad: list[Any] = [{"role": "tool", "tool_call_id": "x", "content": "1"}]
+        await client.chat.completions.create(model="", messages=bad)
+        return ""
+
+
+async def unknown(observation: Observation) -> None:
+    return None
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+async def test_a_program_that_cannot_live_with_a_refusal_fails_alone(
+    is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_checked:  # as in a worker process, where nobody can say what a template renders
+        monkeypatch.setattr(blackbox_env, "conversation_fault", unknown)
+    episode = Episode(
+        env=env_of(agent=refused),
+        engine=ScriptedEngine(saying("42")),
+        chat=Strict(),
+        tree=Tree(QUESTION),
+        sample=0,
+        seed=1,
+    )
+    leaf = await asyncio.wait_for(episode.run(), SOON_S)
+    assert isinstance(leaf.outcome, Failed)
+    assert leaf.outcome.kind == "env"
+    assert "Message has tool role" in leaf.outcome.error
+
+
 async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:
     episode = Episode(
         env=env_of(agent=broken),
@@ -243,7 +423,10 @@ async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:
         seed=1,
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
-    assert leaf.outcome == Failed("env", "step of task q: LookupError: lost the thread")
+    assert isinstance(leaf.outcome, Failed)
+    said, _, place = leaf.outcome.error.partition("; at ")
+    assert said == "step of task q: LookupError: lost the thread"
+    assert place.endswith(", in broken")
 
 
 # -- ends -----------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Rig:
     env: type[Counting] = Counting
     hooks: Hooks = field(default_factory=Hooks)
     token_s: float = 1.0
+    make_engine: Callable[[], ScriptedEngine] | None = None
     worlds: list[Counting] = field(default_factory=list[Counting])
     over: list[Shaped] = field(default_factory=list[Shaped])
 
@@ -91,7 +92,8 @@ class Rig:
         )
 
     def gate(self) -> Gate:
-        self.engine = ScriptedEngine(spoken, logprob=surprise, token_s=self.token_s)
+        scripted = ScriptedEngine(spoken, logprob=surprise, token_s=self.token_s)
+        self.engine = self.make_engine() if self.make_engine else scripted
         rollouts = Rollouts(
             make_env=self.make_env,
             engine=self.engine,

@@ -333,6 +333,31 @@ def test_roots_are_estimated_from_what_has_ended() -> None:
     assert more == (), "what has begun is not undone"
 
 
+def test_a_branch_adds_the_signals_it_has_seen_itself_and_nothing_of_its_root() -> None:
+    """Opening 0.25 and signal 0.5 of the root, 0.75 of its branch: 1.25 of two tools, one opening.
+
+    Mutants: a branch counts its root's opening again; it inherits its parent's tool signals.
+    """
+    rule = Aepo(base=0.5, weight=0.2)
+    topology = balanced(4, rule=rule, split=Static(roots=1), draw=drawn(0.0, 1.0))
+    state, (root,) = topology.start("task", seed=0)
+
+    def at(path: Path, turn: int, value: float) -> BranchDecision:
+        nonlocal state
+        boundary = Boundary(
+            path=path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
+        )
+        state, decision = topology.at_boundary(state, boundary)
+        return decision
+
+    at(root.path, 0, 0.25)
+    (child,) = at(root.path, 1, 0.5).children
+    assert not at(child.path, 2, 0.75).children
+    for path in (root.path, child.path):
+        state, _ = topology.finished(state, Ended(path=path, tokens=5))
+    assert state.observed == Observed(root_sum=0.25, roots=1, tool_sum=1.25, tools=2)
+
+
 def test_earlier_tasks_say_how_many_roots_begin() -> None:
     prior = Observed(root_sum=0.1, roots=1, tool_sum=0.3, tools=1)
     _, starts = balanced(16, prior=prior).start("task", seed=0)

@@ -30,7 +30,7 @@ def test_shipped_templates_pass(name: str, tmp_path: Path) -> None:
     verdict = check_template(tokenizer_of(name, tmp_path))
     assert failed(verdict) == {}
     assert verdict.ok
-    assert len(verdict.rows) == 14
+    assert len(verdict.rows) == 15
 
 
 BROKEN: dict[str, tuple[str, str, set[str]]] = {
@@ -124,6 +124,16 @@ def test_tokens_that_reach_over_a_boundary_are_reported(tmp_path: Path) -> None:
     )
     found = failed(check_template(tokenizer, template=str(path)))
     assert "a reply alone has the tokens it has in place" in found
+
+
+def test_a_template_without_tools_names_the_way_out(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """As that of SmolLM2 is."""
+    path = tmp_path / "words.jinja"
+    path.write_text(DIALECTS["hermes"].template.replace("if tools", "if false"), encoding="utf-8")
+    why = failed(check_template(hermes, template=str(path)))["shows tools"]
+    assert "is nowhere in the prompt; set policy.template to one that agentrl ships (hermes" in why
 
 
 def test_wrong_dialect_is_found(hermes: PreTrainedTokenizerFast) -> None:

@@ -151,10 +151,11 @@ any_text = st.lists(
     ),
     max_size=5,
 ).map("".join)
+json_texts = any_text.map(lambda text: text.replace("\0", ""))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | any_text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    | json_texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(json_texts, inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
 arguments = st.dictionaries(st.text("abc", min_size=1, max_size=3), json_values, max_size=3)
@@ -239,6 +240,23 @@ def test_content_makes_no_control_token(chat: ChatFormat, text: str) -> None:
         return [token for token in produced if token in special]
 
     assert control(text) == control("-")
+
+
+def test_half_characters_are_said_as_a_question_mark(chat: ChatFormat) -> None:
+    """A page or a program may hold them, and tokenizers refuse them."""
+
+    def said(text: str) -> list[tuple[int, ...]]:
+        answer = Message("tool", text, tool_call_id="call_0", name=f"sum{text}")
+        tool = {**SUM, "function": {**SUM["function"], "description": text}}
+        return [
+            tokens(chat.opening((Message("system", text), Message("user", text)), (tool,))),
+            tokens(chat.reply((answer, Message("user", text)), ended=True, tools=(tool,))),
+            chat.write(call("sum", of={text: [text]})),
+            chat.write(say(text)),
+        ]
+
+    assert said("\ud800") == said("?")
+    assert said("a\udfff\ud800é") == said("a??é")
 
 
 @given(action=actions())
@@ -417,6 +435,59 @@ def test_names_and_paths_are_checked(hermes: PreTrainedTokenizerFast, tmp_path: 
 def test_auto_finds_what_reads_the_templates_calls(
     hermes: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="no dialect of agentrl reads"):
+    with pytest.raises(ConfigError, match=r"no dialect reads .*policy\.dialect: module:NAME"):
         ChatFormat(hermes, template=variant(tmp_path, '"arguments": \' +', '"args": \' +'))
     assert ChatFormat(tokenizer_of("llama3", tmp_path)).dialect.name == "llama3"
+
+
+UNKNOWN = {
+    # As Kimi-K2 does: a call is its id and its arguments, and its name is in the id.
+    "names calls by their ids": (
+        """'<tool_call>\\n{"name": ' + call.function.name | tojson""",
+        "'<|tool_call_begin|>' + call['id']",
+        r"writes a tool call as .*<\|tool_call_begin\|>call_0.*which no dialect reads",
+    ),
+    # As DeepSeek's do: arguments are a text there.
+    "takes arguments as a text": (
+        "call.function.arguments | tojson",
+        "call.function.arguments.strip()",
+        "has a syntax for tool calls and cannot render one",
+    ),
+    # As LFM2 does: the calls of earlier turns are left out.
+    "leaves calls out": (
+        "message.tool_calls",
+        "[]",
+        "shows tools, and leaves out the calls of earlier turns",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(UNKNOWN))
+def test_a_template_of_an_unknown_dialect_is_refused_by_name(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path, fault: str
+) -> None:
+    """Another dialect would train without a word. The dialect named by the user is used."""
+    old, new, wrong = UNKNOWN[fault]
+    path = variant(tmp_path, old.strip(), new.strip())
+    with pytest.raises(ConfigError, match=wrong) as refused:
+        ChatFormat(hermes, template=path)
+    assert "variant.jinja" in str(refused.value)
+    assert "policy.dialect" in str(refused.value)
+    assert "module:NAME (docs/chat.md)" in str(refused.value)
+    assert ChatFormat(hermes, template=path, dialect="hermes").dialect.name == "hermes"
+
+
+def test_a_template_that_knows_no_tools_is_used_for_words(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    path = tmp_path / "words.jinja"
+    path.write_text(
+        "{%- for m in messages -%}"
+        "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+        "{%- endfor -%}"
+        "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+    )
+    chat = ChatFormat(hermes, template=str(path))
+    assert chat.dialect.name == "hermes"
+    with pytest.raises(ConfigError, match=r"does not show the tools; set policy\.template to"):
+        chat.opening((ASK,), (SUM,))

@@ -117,5 +117,5 @@ def test_limits(tmp_path: Path) -> None:
     assert len(train_tokenizer([], vocab_size=300, folder=tmp_path)) == 259
     with pytest.raises(ConfigError, match="258, and 256 bytes and 3 special"):
         train_tokenizer(TEXTS, vocab_size=258, folder=tmp_path)
-    with pytest.raises(ConfigError, match="not shipped"):
+    with pytest.raises(ConfigError, match="which is no dialect"):
         train_tokenizer(TEXTS, vocab_size=300, folder=tmp_path, template="own")

@@ -225,3 +225,25 @@ def test_what_others_report_are_parts_for_the_doctor(
         Found(layer.name, layer.live, layer.detail, layer.get_it)
         assert layer.detail
         assert layer.get_it
+
+
+@pytest.mark.parametrize("program", ["/usr/bin/pytest", ".venv/bin/agentrl"])
+def test_a_stopped_run_names_the_command_that_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("agentrl.training.train", stop)
+    monkeypatch.setattr(sys, "argv", [program, "train", "a run.yaml", "run.name=second"])
+    monkeypatch.chdir(tmp_path)
+    Path("a run.yaml").write_text("env: {id: demo/Multiply-v0}\n")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    named = program if program.endswith("agentrl") else "agentrl"
+    command = f"{named} train 'a run.yaml' run.name=second --resume"
+    assert f"stopped; {command} goes on from runs/second\n" in capsys.readouterr().err

@@ -5,13 +5,14 @@ of the method it replaces; `1e-3` read as text; a base laid over its file; stric
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config.document import Document, dump, parse_value, read
+from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
@@ -99,6 +100,13 @@ def test_a_file_says_all_that_is_wrong_with_it_at_once(tmp_path: Path) -> None:
         assert wanted_line in said
 
 
+BOMB = "a0: &a0 [x]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(5)
+)
+"""Anchors of anchors: five times ten."""
+LONG = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 600)}]"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -122,6 +130,8 @@ def test_a_file_says_all_that_is_wrong_with_it_at_once(tmp_path: Path) -> None:
         ("1: 2", "the key 1 is a number, and keys are text; put it in quotes"),
         ("run: {when: !!timestamp 2020-01-01}", "a config holds text, numbers, true, false"),
         ("run: &a {x: *a}", "the anchor refers to itself; write it out"),
+        (LONG, "x.yaml: with its anchors written out it has"),
+        (BOMB, "x.yaml: with its anchors written out it has 234578 keys and values, and a config"),
         ("run: {steps: 1", "x.yaml:3: not valid YAML"),
         ("run: !!python/object:os.system {}", "not valid YAML: could not determine a constructor"),
     ],
@@ -376,3 +386,47 @@ def test_types_are_said_in_words() -> None:
     assert wanted(list[str]) == "a list, each text"
     assert wanted(tuple[int, str]) == "a list of 2: a whole number, text"
     assert wanted(dict[str, int]) == "a mapping"
+
+
+ALONE = {
+    "grpo": True,
+    "arpo": True,
+    "aepo": True,
+    "tree_grpo": True,
+    "tree_rl": True,
+    "branch_grpo": True,
+    "rloo": True,
+    "reinforce_pp_baseline": True,
+    "ui_s1": True,
+    "mc_grpo": True,
+    "gapo": True,
+    "xrpo": True,
+    # Turns of one trajectory, returns, and values of a critic.
+    "gigpo": False,
+    "reinforce_pp": False,
+    "segment_reinforce": False,
+}
+"""Methods of advantages, and whether a group of one gets nothing from them."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_group_of_one_has_nobody_to_be_compared_with(tmp_path: Path, name: str) -> None:
+    keys = ["rollout.group_size=1", f"learn.advantage.name={name}"]
+    if not ALONE[name]:
+        assert load_config(write(tmp_path, MINIMAL), keys).rollout.group_size == 1
+        return
+    said = refusal(tmp_path, MINIMAL, keys)
+    assert f"rollout.group_size is 1 and learn.advantage.name is {name}, which compares" in said
+    assert "Raise rollout.group_size, to 8" in said
+    if name in ("mc_grpo", "branch_grpo"):
+        assert "singleton" not in said
+        return
+    assert load_config(write(tmp_path, MINIMAL), [*keys, "learn.advantage.singleton=raw"])
+
+
+def test_only_what_compares_is_said_of_a_group_of_one() -> None:
+    """Every method of the slot is in the table above, `gae` and one's own aside."""
+    annotated = get_args(get_args(LearnSection.model_fields["advantage"].annotation)[0])
+    kinds = annotated or get_args(LearnSection.model_fields["advantage"].annotation)
+    names = {kind.model_fields["name"].default for kind in kinds}
+    assert names == {*ALONE, "gae", "custom"}

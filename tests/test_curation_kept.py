@@ -5,8 +5,10 @@ Mutant seen caught: a second phase that is not recorded.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from agentrl.rollout.curation.curated_step import Curated, Curator
 from agentrl.rollout.curation.dapo import DynamicSampling
 from agentrl.rollout.curation.gated import GatedCuration
 from agentrl.rollout.curation.rules import Curation
+from agentrl.rollout.curation.sampling import Uniform
+from agentrl.rollout.curation.vade import Vade
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.gate.policy import GatePolicy, Mode
 from agentrl.rollout.gate.runner import Gate
@@ -67,13 +71,14 @@ class Process(Dying):
             resume=place.exists(),
         )
         stream.skip(self.record.restore({}, step=0) or 0)
-        curator = Curator(self.rules, stream, seed=0, group_size=SIZE, max_turns=8)
+        known = stream if self.rules.sampler is None else TaskSampler(Graded(), seed=0, limit=9)
+        curator = Curator(self.rules, known, seed=0, group_size=SIZE, max_turns=8)
         self.curation = GatedCuration(curator=curator, wanted=self.wanted)
 
     def orders(self, count: int) -> list[Order]:
         return [
-            Order(task=o.task, trajectories=o.trajectories, max_turns=self.max_turns or o.max_turns)
-            for o in self.curation.tasks(count)
+            replace(order, max_turns=self.max_turns or order.max_turns)
+            for order in self.curation.tasks(count)
         ]
 
     def gate(self) -> Gate:
@@ -102,7 +107,7 @@ class Process(Dying):
         )
         self.curation.flying = gate.unfinished
         self.curation.keep(self.record.groups)
-        gate.adopt(self.record.groups)
+        gate.adopt(self.record.groups, self.record.requeued)
         return gate
 
     async def step(self, gate: Gate) -> Curated:
@@ -184,6 +189,46 @@ def test_turns_of_an_order_hold_after_a_kill(tmp_path: Path) -> None:
     (curated,) = run_virtual(process.steps(1))
     for tree in curated.trees:
         assert [len(leaf.turn_rewards) for leaf in tree.leaves] == [3] * SIZE
+
+
+FILTERED = DynamicSampling(max_refills=3)
+SAMPLED = {
+    "stream": Curation(filter=FILTERED),
+    "revisit": Curation(sampler=Uniform(), revisit_every=2, filter=FILTERED),
+    "vade": Curation(sampler=Vade(), filter=FILTERED, allocation=Dars(max_trajectories=6)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@settings(
+    max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(lives=st.lists(st.floats(0.5, 40), min_size=1, max_size=3))
+def test_wherever_a_sync_run_is_killed_it_draws_and_learns_the_same(
+    tmp_path_factory: pytest.TempPathFactory, name: str, lives: list[float]
+) -> None:
+    """Mutants seen caught: drawn tasks or rounds of the step forgotten; a dropped group not learnt
+    from again; a round that was cut short drawn anew."""
+
+    folder = tmp_path_factory.mktemp("killed")
+    for seconds in lives:
+        run_virtual(Process(folder, SAMPLED[name]).live_for(seconds))
+    assert ending(folder, name) == whole_ending(name)
+
+
+def ending(folder: Path, name: str) -> tuple[Any, ...]:
+    process = Process(folder, SAMPLED[name])
+    found = run_virtual(process.steps(3))
+    drawn = [[(tree.task.id, rewards(tree)) for tree in one.trees] for one in found]
+    state = process.curation.curator.state
+    # Of the stream, a killed run may have begun tasks of a later step, which wait for it.
+    return drawn, [one.figures for one in found], replace(state, position=0, groups=0)
+
+
+@cache
+def whole_ending(name: str) -> tuple[Any, ...]:
+    with TemporaryDirectory() as folder:
+        return ending(Path(folder), name)
 
 
 @settings(

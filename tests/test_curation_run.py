@@ -97,8 +97,8 @@ def test_a_curated_run_says_what_it_chose_and_a_resumed_one_still_has_its_pool(
     assert sum(line["curation/dropped_all_wrong"] for line in lines) > 0
     state = json.loads((folder / "checkpoints/step-000004/state.json").read_text())
     saved = state["samplers"]["curation"]
-    assert saved["steps"] == 4
-    held = sum(map(len, saved["pool"]["successes"].values()))
+    assert saved["state"]["steps"] == 4
+    held = sum(map(len, saved["state"]["pool"]["successes"].values()))
     assert held > 0
     packed = unpack((folder / "checkpoints/step-000004" / SUCCESSES).read_bytes())
     assert len(packed) == held
@@ -106,9 +106,11 @@ def test_a_curated_run_says_what_it_chose_and_a_resumed_one_still_has_its_pool(
         assert sum(len(node.versions) for node in branch.nodes) > 0
     result = train(config_file(tmp_path), {**curated(ALL), "run.steps": 5}, resume=True)
     again = json.loads((folder / "checkpoints/step-000005/state.json").read_text())
-    names = {ref(s) for held in saved["pool"]["successes"].values() for s in held}
+    names = {ref(s) for held in saved["state"]["pool"]["successes"].values() for s in held}
     later = {
-        ref(s) for held in again["samplers"]["curation"]["pool"]["successes"].values() for s in held
+        ref(s)
+        for held in again["samplers"]["curation"]["state"]["pool"]["successes"].values()
+        for s in held
     }
     assert names & later, "what was in the pool is in it after one more step"
     assert result.steps == 5

@@ -47,7 +47,7 @@ class Numbers(BaseEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
         for name in self._ids:
-            yield Task(prompt=f"{split} {name}", id=name)
+            yield Task(prompt=f"{split} {name}", id=name, split=split)
 
     async def reset(self, **_: object) -> object:
         raise AssertionError("a sampler never resets")

@@ -59,7 +59,7 @@ class Numbers(BaseEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
         for i in range(self._count):
-            yield Task(prompt=f"{split} {i}", id=f"t{i}")
+            yield Task(prompt=f"{split} {i}", id=f"t{i}", split=split)
 
     async def reset(self, **_: object) -> object:
         raise AssertionError("a sampler never resets")

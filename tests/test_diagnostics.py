@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.diagnostics import DiagnosticsSection
-from agentrl.diagnostics import RULES, Thresholds, Watch, diagnose
+from agentrl.diagnostics import RULES, Thresholds, Watch, diagnose, memorised
 from agentrl.errors import LearnError
 
 LIMITS = Thresholds(window=5)
@@ -120,6 +120,23 @@ def test_a_watch_says_each_sign_once() -> None:
         watch.look(line)
     assert len(said) == 1
     assert said[0].startswith("zero_advantage: 100% of the advantages")
+
+
+def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
+    """Few demonstrations shown often until nothing is left to learn; a mutant that looks at the
+    loss alone is caught by a warm start that has generalised."""
+    text = memorised(demonstrations=28, times=685.7, loss=0.0003)
+    assert text is not None
+    assert text.startswith("28 demonstrations, loss 0.0003: learnt by heart. Each was shown 686")
+    assert memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
+    assert memorised(demonstrations=28, times=685.7, loss=0.2) is None
+    said: list[str] = []
+    watch = Watch(LIMITS, stops=False, say=said.append, memorised=text)
+    for line in run(TEACHES_NOTHING, 40):
+        watch.look(line)
+    (sign,) = said
+    assert "learnt by heart" in sign
+    assert "easier or harder" not in sign
 
 
 def test_a_watch_can_stop_the_run() -> None:

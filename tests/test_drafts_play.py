@@ -21,7 +21,7 @@ import pytest
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import BaseEnv
 from agentrl.errors import ConfigError
-from agentrl.policy import Sampling, ScoreRequest
+from agentrl.policy import Sampling, ScoreRequest, Scores
 from agentrl.rollout.drafts.cache import DraftCache
 from agentrl.rollout.drafts.play import DraftedPlay
 from agentrl.rollout.drafts.verify import Rule
@@ -32,6 +32,9 @@ from agentrl.rollout.recorder import KeptGroup, KeptMember
 from agentrl.trajectory import Finished, Truncated
 from benchmarks.letters import END, said
 from tests.drafts import NEVER, SURE, CallChat, Stage, World, at, sampled
+
+SCORES = 4
+"""More than a draft of two turns takes."""
 
 
 def figures(found: int, skip: float, mean_cut: float, saved: int) -> dict[str, float]:
@@ -77,6 +80,28 @@ async def test_the_rest_is_sampled_from_the_first_token_that_does_not_stand() ->
     assert said(sampled(second, second.token_ids)) == "heydone"
     assert sampled(second, second.versions) == [0, 0, 1, 1] + [1] * 5, "a cut ends the draft"
     assert stage.play.figures() == figures(1, 0, 2, 2)
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(leniency=1.0)])
+async def test_a_draft_that_was_rejected_is_judged_no_more(rule: Rule) -> None:
+    """Mutant: a draft lives on after a rejection, is rejected again, and so on without end."""
+    stage = Stage("hello", "done", rule=rule, residual=rule.is_exact)
+    await stage.go(0)
+    stage.turns = ("hey", "done")
+    stage.now = {(*at("he"), ord("l")): NEVER}
+    judged = 0
+    score = stage.engine.score
+
+    async def count(request: ScoreRequest) -> Scores:
+        nonlocal judged
+        judged += 1
+        if judged > SCORES:
+            raise ConfigError("the draft is judged again and again")
+        return await score(request)
+
+    stage.engine.score = count
+    await stage.go(1)
+    assert judged <= SCORES
 
 
 async def test_a_cut_at_the_first_token_samples_everything() -> None:
@@ -232,8 +257,8 @@ async def test_what_a_record_says_has_ended_is_a_draft_too() -> None:
     stage = Stage("hi", "done")
     tree = await stage.tree(0)
     (leaf,) = tree.leaves
-    member = KeptMember(sample=0, seed=1, attempt=0, failures=0, leaf=leaf)
-    begins = KeptMember(sample=1, seed=1, attempt=0, failures=0)
+    member = KeptMember(sample=0, seed=1, version=0, attempt=0, failures=0, leaf=leaf)
+    begins = KeptMember(sample=1, seed=1, version=0, attempt=0, failures=0)
     kept = KeptGroup(
         number=0,
         size=2,

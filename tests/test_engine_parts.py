@@ -1,8 +1,8 @@
 """The parts of the local engine that need no model: noise, draws, filters, slots, stop strings.
 
 Mutants seen caught: an unfinished hash, a draw past the end, temperature ignored, top-p on the
-wrong side, top-k one short, siblings that do not wait, a sibling placed over the turn it branches
-from.
+wrong side, top-k one short, siblings that do not
+wait, a sibling placed over the turn it branches from.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentrl.engine.attention import KeyLengths, decode_spans, key_lengths, prefill_spans
 from agentrl.engine.flight import Flight
@@ -93,6 +94,59 @@ def test_filters_come_in_the_order_temperature_top_k_top_p() -> None:
     assert distribution(logits, [sampling]).exp()[0].tolist() == pytest.approx([1, 0, 0, 0])
     kept = distribution(logits, [Sampling(top_k=2, top_p=0.6)]).exp()[0].tolist()
     assert kept == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+@given(
+    st.lists(
+        st.builds(
+            Sampling,
+            temperature=st.sampled_from([0.0, 0.7, 1.0, 2.0]),
+            top_k=st.sampled_from([0, 1, 3, 50, 99]),
+            top_p=st.sampled_from([1.0, 0.9, 0.3, 0.01]),
+        ),
+        min_size=2,
+        max_size=6,
+    ),
+    st.integers(0, 2**32),
+)
+def test_a_row_is_filtered_in_a_batch_as_alone(samplings: list[Sampling], seed: int) -> None:
+    """Logits with ties; the expected support is that of the definition, token by token."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(-8, 8, (len(samplings), 50), generator=generator) / 4
+    together = distribution(logits, samplings)
+    for row, sampling in enumerate(samplings):
+        alone = distribution(logits[row : row + 1], [sampling])[0]
+        assert together[row].equal(alone)
+        values = sorted(logits[row].tolist(), reverse=True)
+        if sampling.temperature == 0:
+            assert alone.argmax() == logits[row].argmax()
+            assert alone.max() == 0
+            assert (alone == -torch.inf).sum() == 49
+        elif sampling.top_p == 1:
+            kth = values[min(sampling.top_k or 50, 50) - 1]
+            assert (alone > -torch.inf).equal(logits[row] >= kth)
+
+
+def test_filters_take_as_many_operations_for_many_rows_as_for_few() -> None:
+    """Mutant: rows are filtered one by one, each in operations of its own."""
+
+    class Counted(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    mixed = [Sampling(top_k=3), Sampling(top_p=0.5), Sampling(temperature=0.0)]
+    counts: list[int] = []
+    for times in (1, 50):
+        samplings = mixed * times
+        with Counted() as counted:
+            distribution(torch.rand(len(samplings), 50), samplings)
+        counts.append(counted.count)
+    assert counts[1] < 2 * counts[0]
 
 
 def test_a_pick_reports_the_most_likely_under_its_own_distribution() -> None:

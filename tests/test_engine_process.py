@@ -47,6 +47,10 @@ def request(number: int, tokens: int = 8) -> GenerateRequest:
     )
 
 
+def environ_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 def kill(engine: ProcessEngine) -> int:
     """End an engine's process as a machine short of memory would."""
     assert engine.pid is not None
@@ -68,6 +72,17 @@ async def test_the_contract_holds_and_tokens_are_the_same(recipe: EngineRecipe) 
             await check_engine(
                 engine, vocab_size=VOCABULARY, context_tokens=CONTEXT_TOKENS, weights=weights
             )
+
+
+async def test_a_process_sees_the_devices_it_was_given(recipe: EngineRecipe) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        ProcessEngine(replace(recipe, cuda_devices="3")) as engine,
+    ):
+        await engine.generate(request(0))
+        assert engine.pid is not None
+        environ = environ_of(engine.pid)
+    assert b"CUDA_VISIBLE_DEVICES=3" in environ
 
 
 async def test_a_dead_process_fails_its_requests_and_is_replaced(recipe: EngineRecipe) -> None:

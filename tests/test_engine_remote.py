@@ -5,8 +5,9 @@ proof of the key will do; a client that goes ends everybody's pause; a pause tha
 """
 
 import asyncio
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ from hypothesis import strategies as st
 
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.remote import EngineServer, RemoteEngine, connect
-from agentrl.engine.remote.frames import PROTOCOL, Closed, Frame, read_frame, write_frame
+from agentrl.engine.remote.frames import (
+    PROTOCOL,
+    Closed,
+    Frame,
+    read_frame,
+    read_greeting,
+    write_frame,
+)
 from agentrl.engine.remote.wire import (
     Unpacking,
     completion_frame,
@@ -43,6 +51,7 @@ from agentrl.policy import (
 )
 from agentrl.testing.engine import check_engine
 from tests.engine_models import VOCABULARY, prompt_of, requests, shared, tiny
+from tests.watchdog import watched
 
 CONTEXT_TOKENS = 256
 KEY = b"a secret"
@@ -363,6 +372,61 @@ async def test_another_protocol_is_named() -> None:
     async with pretender(greet) as address:
         with pytest.raises(ConfigError, match=f"protocol {PROTOCOL + 1}"):
             await connect(address, key=KEY)
+
+
+@pytest.mark.parametrize("head_bytes", [2**12 + 1, 2**26, 2**32 - 1])
+async def test_who_has_not_proved_the_key_says_little(local: LocalEngine, head_bytes: int) -> None:
+    """The connection ends with the lengths: nothing is kept of what such a one sends."""
+    async with EngineServer(local, key=KEY) as server:
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await read_greeting(reader)).head["hello"] == PROTOCOL
+            writer.write(struct.pack("<IQ", head_bytes, 0))
+            assert await reader.read() == b""
+        writer.close()
+
+
+HEADS = [
+    "[" * 4_000,
+    '{"proof": ' + "[" * 2_000,
+    '{"proof": "\\ud800"}',
+    "9" * 4_000,
+    "\xff",
+    "NaN",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@watched
+async def test_a_greeting_that_makes_no_sense_ends_one_connection(
+    local: LocalEngine, head: str
+) -> None:
+    data = head.encode("latin-1")
+    async with EngineServer(local, key=KEY) as server:
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(DEADLINE_S):
+            await read_greeting(reader)
+            writer.write(struct.pack("<IQ", len(data), 0) + data)
+            assert await reader.read() == b""
+        writer.close()
+        async with await connect(f"127.0.0.1:{port}", key=KEY) as engine:
+            assert engine.version == 0
+
+
+@given(st.binary(max_size=40) | st.tuples(st.integers(0, 50), st.binary(max_size=40)))
+def test_any_bytes_are_a_frame_or_the_end(data: bytes | tuple[int, bytes]) -> None:
+    raw = data if isinstance(data, bytes) else struct.pack("<IQ", data[0], 0) + data[1]
+
+    async def read() -> Frame:
+        reader = asyncio.StreamReader()
+        reader.feed_data(raw)
+        reader.feed_eof()
+        return await read_frame(reader)
+
+    with suppress(Closed):
+        asyncio.run(read())
 
 
 # --- what travels ---------------------------------------------------------------------------------

@@ -277,7 +277,7 @@ def test_rows_and_json() -> None:
     assert rows["tasks lost"][1] == "1"
     assert "pairs that broke" not in rows
     made = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert made["lost"] == [{"task": "t0", "a": 1.0, "b": 0.0}]
+    assert made["lost"] == [{"task": "t0", "a": 1.0, "b": 0.0, "prompt": ""}]
     one = compare(once([1]), once([0]), rules=RULES)
     assert one.to_json()["reward"]["low"] is None
     assert {row[0]: row[2] for row in one.rows()}["reward, B - A"] == "needs two tasks"

@@ -1,12 +1,15 @@
 """An endpoint as the policy: what it is sent, what becomes of its answers, and of its failures."""
 
 import asyncio
+import functools
+import http.server
+import itertools
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -18,7 +21,9 @@ from starlette.routing import Route
 
 import agentrl
 from agentrl import wiring
+from agentrl.chat.call_json import CALLS_MAX
 from agentrl.config.load import load_config
+from agentrl.endpoint import ANSWER_LIMITS, EndpointClient
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint import Endpoint, EndpointChat, EndpointEngine
 from agentrl.evaluation.endpoint.chat import conversation
@@ -28,6 +33,7 @@ from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
 from agentrl.tool_env import ToolEnv
 from tests.doubles import double, doubles, gold
 from tests.test_cli import agentrl as agentrl_cli
+from tests.watchdog import watched
 
 ENDPOINT = Endpoint(url="http://model.test/v1", model="m", retries=2)
 TOOLS = ({"type": "function", "function": {"name": "double", "parameters": {}}},)
@@ -160,9 +166,17 @@ async def test_what_may_pass_is_tried_again(first: int | str) -> None:
         (httpx.Response(400, text="too long"), EngineError, "400 too long"),
         (httpx.Response(401, text="who?"), ConfigError, "the key is wrong.*OPENAI_API_KEY"),
         (httpx.Response(404, text="no m"), ConfigError, "the address or the model is wrong"),
-        (httpx.Response(200, text="<html>"), EngineError, "no JSON: .<html>"),
+        (
+            httpx.Response(200, text="<html>"),
+            EngineError,
+            ".<html>., which cannot be read: broken JSON",
+        ),
         (httpx.Response(200, json={"choices": []}), EngineError, "no message"),
         (httpx.Response(200, json=[]), EngineError, "no message"),
+        (said({"content": 5}), EngineError, "no message"),
+        (said({"tool_calls": [{"function": {"name": 5}}]}), EngineError, "no message"),
+        (said({"tool_calls": {"a": 1}}), EngineError, "no message"),
+        (httpx.Response(200, content=b"[" * 10**5), EngineError, "nested more than 64 deep"),
     ],
 )
 async def test_what_will_not_pass_is_told(
@@ -171,6 +185,73 @@ async def test_what_will_not_pass_is_told(
     async with engine(lambda asked: answer) as asks:
         with pytest.raises(kind, match=text):
             await asks.generate(request())
+
+
+class Flood(httpx.AsyncByteStream):
+    """A body without end; counts the bytes that were taken of it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        while True:
+            self.taken += 2**20
+            yield b"x" * 2**20
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wrong", "most"),
+    [
+        (200, {}, "an answer of more than 67108864 bytes", ANSWER_LIMITS.text_bytes + 2**20),
+        (200, {"content-length": "9" * 5_000}, "an answer of 9{30} bytes", 0),
+        (200, {"content-length": "67108865"}, "an answer of 67108865 bytes", 0),
+        (400, {}, "refuses a request: 400 x{300}$", 2**20),
+        (503, {}, "did not answer after 3 tries: 503 x", 3 * 2**20),
+    ],
+)
+@watched
+async def test_no_more_than_the_limit_is_received(
+    status: int, headers: dict[str, str], wrong: str, most: int
+) -> None:
+    flood = Flood()
+    answer = functools.partial(httpx.Response, status, headers=headers, stream=flood)
+    async with engine(lambda asked: answer()) as asks:
+        with pytest.raises(EngineError, match=wrong):
+            await asks.generate(request())
+    assert flood.taken <= most
+
+
+async def events_of(stream: httpx.AsyncByteStream) -> list[Any]:
+    headers = {"content-type": "text/event-stream"}
+    answers = httpx.MockTransport(lambda asked: httpx.Response(200, headers=headers, stream=stream))
+    client = EndpointClient(ENDPOINT, transport=answers)
+    try:
+        return [event async for event in client.events("completions", {})]
+    finally:
+        await client.close()
+
+
+async def test_an_event_without_end_is_not_received() -> None:
+    flood = Flood()
+    with pytest.raises(EngineError, match="an event of more than 67108864 bytes"):
+        await events_of(flood)
+    assert flood.taken <= ANSWER_LIMITS.text_bytes + 2**20
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_an_event_ends_where_its_line_does(end: str, size: int) -> None:
+    """A text may hold other ends of lines as they are."""
+    told = [{"text": "a\u2028b\x85"}, {"text": "é"}]
+    lines = [f"data: {json.dumps(event, ensure_ascii=False)}{end}" for event in told]
+    text = "".join([": hello\n", *lines, f"data: [DONE]{end}"]).encode()
+
+    class Parts(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncGenerator[bytes]:
+            for at in range(0, len(text), size):
+                yield text[at : at + size]
+
+    assert await events_of(Parts()) == told
 
 
 async def test_abort_pause_and_close_end_what_is_asked() -> None:
@@ -203,6 +284,42 @@ async def test_abort_pause_and_close_end_what_is_asked() -> None:
     assert (await last).finish == "aborted"
     with pytest.raises(EngineError, match="closed"):
         await asks.generate(request())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ('{"a": ' + "[" * 700 + "]" * 700 + "}", "nested more than 64 deep"),
+        ("[" * 9_000, "nested more than 64 deep"),
+        ('{"a": ' + "9" * 5_000 + "}", "more than 308 digits"),
+        ('{"a": 1e999}', "not finite"),
+        ('{"a": "\\ud800"}', "not valid Unicode"),
+        ('{"a": "' + "b" * 2**18 + '"}', "the limit is 262144"),
+        ("[1]", "must be an object"),
+    ],
+)
+async def test_absurd_arguments_are_a_malformed_call(arguments: str, wrong: str) -> None:
+    """The turn goes on, and what the endpoint is sent back of it is short and plain."""
+    message = {"content": "so", "tool_calls": [call(arguments), call('{"n": 2}', id="c2")]}
+    async with engine(lambda asked: said(message)) as asks:
+        done = await asks.generate(request())
+    action = CHAT.parse(done.token_ids)
+    assert (action.text, action.tool_calls) == ("so", (ToolCall("c2", "double", {"n": 2}),))
+    (malformed,) = action.malformed
+    assert wrong in malformed
+    assert len(malformed) < 1_000
+    ((said_again, *_), _) = conversation(done.token_ids)
+    (back, _) = said_again["tool_calls"]
+    assert json.loads(back["function"]["arguments"]) == {"malformed": arguments}
+
+
+async def test_arguments_may_be_a_value() -> None:
+    """As some servers send them."""
+    message = {"tool_calls": [{"function": {"name": "double", "arguments": {"n": 2}}}] * 100}
+    async with engine(lambda asked: said(message)) as asks:
+        action = CHAT.parse((await asks.generate(request())).token_ids)
+    assert action.tool_calls[7] == ToolCall("call_7", "double", {"n": 2})
+    assert (len(action.tool_calls), len(action.malformed)) == (CALLS_MAX, 1)
 
 
 async def test_nothing_of_it_trains() -> None:
@@ -298,6 +415,56 @@ def test_the_command_asks_the_endpoint(
     code, out, _ = agentrl_cli(capsys, "eval", str(config), "--endpoint", url, "--model", "player")
     assert code == 0
     assert "pass@1" in out
+
+
+class Babbler(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the next of these texts."""
+
+    said: ClassVar[Iterator[str]]
+    texts = (
+        *("I should think that is a matter of taste. " * 50, "9" * 5_000, "1e1_000_000_000"),
+        *("<answer>" * 25_000, "<answer>1</answer>" * 25_000, "</think>" * 25_000, "x" * 2**20),
+        *(f"<answer>{text}</answer>" for text in ("9**9**9**9", "1e1_000_000_000", "nan")),
+        *(f"<answer>{text}</answer>" for text in ("(" * 9_000, "1/" * 400 + "0", "\ud800")),
+    )
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = said({"content": next(Babbler.said)}).content
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def babbling() -> Iterator[str]:
+    Babbler.said = itertools.cycle(Babbler.texts)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Babbler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("family", ["polynomial_multiplication", "letter_counting"])
+def test_a_model_that_babbles_is_wrong_and_ends_soon(
+    babbling: str, tmp_path: Path, family: str
+) -> None:
+    """No verifier stands still over what it says, and none of it is a fault."""
+    path = tmp_path / "babble.yaml"
+    tasks = len(Babbler.texts)
+    path.write_text(
+        f"env: {{id: reasoning/Mix-v0, kwargs: {{families: [{family}], partial_credit: false}}}}\n"
+        f"rollout: {{max_turns: 1, concurrency: 4}}\nevaluate: {{tasks: {tasks}}}\n"
+    )
+    summary = evaluate(path, endpoint=Endpoint(url=babbling, model="m")).summary()
+    assert (summary["n"], summary["failed"]) == (tasks, 0)
+    assert summary["pass@1"] < 0.5
 
 
 def test_fewer_tasks_than_are_asked_for_are_said(config: Path) -> None:

@@ -119,7 +119,7 @@ def test_what_ended_is_told_as_it_was_recorded(run: Path) -> None:
         turns=(0, 0, 0, 0, 0, 1, 1),
         logprobs=(0.0, 0.0, 0.0, -1.1, -1.2, 0.0, -1.3),
         versions=(-1, -1, -1, 3, 3, -1, 3),
-        withdrawn=(),
+        jumps=(),
     )
     assert (broken.outcome, broken.reward, broken.turns) == (
         Failed("tool", "the server died"),
@@ -165,10 +165,10 @@ def test_json_lines_are_these(run: Path, tmp_path: Path) -> None:
         "turns": [0, 0, 0, 0, 0, 1, 1],
         "logprobs": [None, None, None, -1.1, -1.2, None, -1.3],
         "versions": [None, None, None, 3, 3, None, 3],
-        "withdrawn": [],
+        "jumps": [],
     }
     assert row == {
-        "format": 1,
+        "format": 2,
         "run": "my-run",
         "group": 0,
         "group_state": "open",
@@ -251,7 +251,7 @@ def token_rows(draw: st.DrawFn) -> Tokens:
         turns=tuple(range(len(own))),
         logprobs=tuple(draw(finite) if x else 0.0 for x in own),
         versions=tuple(draw(st.integers(0, 9)) if x else -1 for x in own),
-        withdrawn=((0, 1),) if own else (),
+        jumps=((1, -1),) if own else (),
     )
 
 
@@ -343,6 +343,35 @@ def test_atif_is_this_and_harbor_takes_it(run: Path, tmp_path: Path) -> None:
     path = seen["content"][1]["source"]["path"]
     assert (tmp_path / "out" / path).read_bytes() == PICTURE.data
     assert atif_errors(tmp_path / "out") == []
+
+
+def test_a_call_has_one_id_whatever_it_is_exported_to(tmp_path: Path) -> None:
+    """Behind the gateway a program answers calls under ids of the gateway's."""
+    with Store.open(tmp_path / "run" / "store") as store:
+        group = store.open_group(TASK, order=0, seed=7, size=1, step=4)
+        tree = Tree(TASK)
+        trajectory = store.begin(group, sample=0, seed=1)
+        at = tree.share(node(None, "prompt", 0, 1, 2, 3))
+        store.turn(trajectory, tree, at, Exchange.resetting(Observation(TASK.messages)))
+        calls = tuple(ToolCall(f"call_{n}", "look", {}) for n in range(3))
+        seen = Observation(
+            tuple(Message("tool", "", tool_call_id=id) for id in ("call_7_0", "call_7_1", "call_2"))
+        )
+        at = tree.add(node(at, "sampled", 0, 11, 12))
+        answer = Exchange.stepping(Action("", calls), (seen, 0.25, True, False, {}))
+        leaf = Leaf(node=at, outcome=Finished(0.25), sample=0, turn_rewards=(0.25,))
+        store.finished(trajectory, tree, leaf, answer)
+    export(tmp_path / "run", tmp_path / "jsonl", to="jsonl")
+    export(tmp_path / "run", tmp_path / "atif", to="atif")
+    row = json.loads((tmp_path / "jsonl/trajectories.jsonl").read_text())
+    document = json.loads((tmp_path / "atif/000000.json").read_text())
+    ids = ["call_7_0", "call_7_1", "call_2"]
+    said, *answers = (message for message in row["messages"] if message["role"] != "user")
+    assert [call["id"] for call in said["tool_calls"]] == ids
+    assert [answer["tool_call_id"] for answer in answers] == ids
+    step = document["steps"][-1]
+    assert [call["tool_call_id"] for call in step["tool_calls"]] == ids
+    assert [result["source_call_id"] for result in step["observation"]["results"]] == ids
 
 
 @pytest.mark.harbor

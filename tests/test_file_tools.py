@@ -1,5 +1,6 @@
 """The file tools: exact texts, errors that name the way out, nothing outside the directory."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,7 +15,8 @@ from agentrl.tool import ToolContext
 from agentrl.toolbox import schemas_of
 from agentrl_tools.edit import edited, places
 from agentrl_tools.files import DEPTH_MAX, ENTRIES_MAX, TEXT_BYTES_MAX, Files, ReadFile
-from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, lines_of, numbered
+from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, count_lines, numbered
+from tests.watchdog import watched
 
 CONTEXT = ToolContext(task_id="t", sample=0, seed=0)
 LIMITS = Limits(output_bytes=1000, file_bytes=TEXT_BYTES_MAX + 10)
@@ -53,6 +55,7 @@ def test_lines_are_numbered(text: str, first: int, last: int | None, shown: str)
     assert numbered(text, first, last, characters_max=1000) == shown
 
 
+@watched
 def test_what_is_cut_is_said_and_how_to_go_on() -> None:
     text = "".join(f"line {n}\n" for n in range(1, 101))
     shown = numbered(text, 11, None, characters_max=45).split("\n")
@@ -82,14 +85,30 @@ def test_numbered_lines_are_the_file_s(lines: list[str], data: st.DataObject) ->
 @given(TEXTS, st.integers(0, 60))
 def test_pages_together_are_the_whole_file(text: str, room: int) -> None:
     """Kills: going on with a line that was shown, or one too late; a page without a line."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    assert count_lines(text) == len(lines)
     seen: list[str] = []
     line: int | None = 1
-    while line is not None and lines_of(text):
+    while line is not None and lines:
         *shown, last = numbered(text, line, None, characters_max=room).split("\n")
         note = last.partition("go on with ")[2]
         seen += shown if note else [*shown, last]
         line = int(note.rstrip(")")) if note else None
-    assert [part.split("\t")[1] for part in seen] == lines_of(text)
+    assert [part.split("\t")[1] for part in seen] == lines
+
+
+@pytest.mark.parametrize("first", [1, 2**22, TEXT_BYTES_MAX])
+def test_reading_takes_the_memory_of_what_is_shown(first: int) -> None:
+    """Kills: a list of all lines; of eight million line feeds it stopped the loop for 22 s."""
+    text = "\n" * TEXT_BYTES_MAX
+    tracemalloc.start()
+    try:
+        shown = numbered(text, first, None, characters_max=1000)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shown.startswith(f"{first:>6}\t")
+    assert peak_bytes < 2**20
 
 
 @given(TEXTS, st.text("ab \n", max_size=3), TEXTS)
@@ -125,8 +144,15 @@ def test_an_edit_that_cannot_be_says_why(text: str, old: str, error: str) -> Non
 
 
 def test_pathological_texts_take_no_time() -> None:
-    """A million places are not counted, and no text is searched once for every place."""
-    assert len(places("a" * 2**20, "a" * 2**19)) == 1000
+    """A million places are not counted, and no text is searched once for every place.
+
+    Kills: a search of all of a long piece for each of a thousand places.
+    """
+    assert len(places("a" * 2**20, "a" * 2**13)) == 1000
+    assert len(places("a" * 2**23, "a" * 2**22)) == 4
+    assert len(places("a" * 2**23, "a" * (2**23 - 1))) == 2
+    with pytest.raises(ToolError, match="beginning on line 262145; copy"):
+        edited("a\n" * 2**18 + "b c", "b  c", "d", path="f")
     with pytest.raises(ToolError, match="very often"):
         edited("a" * 2**22, "a", "b", path="f")
 

@@ -174,6 +174,17 @@ def test_the_start_bound_is_rollarts() -> None:
     assert policy.looks_again_at(born=3, oldest=4) == 5
 
 
+def test_the_start_bound_looks_at_the_start_and_not_at_the_tokens() -> None:
+    """Begun at 3: its first token is of 4, or it is a branch with tokens of 1.
+
+    Mutant: start lag compares the oldest token's version.
+    """
+    policy = GatePolicy(groups_per_step=1, group_size=1, max_start_lag=1)
+    for oldest in (None, 1, 3, 4, 5):
+        assert policy.is_too_old(5, born=3, oldest=oldest)
+        assert not policy.is_too_old(4, born=3, oldest=oldest)
+
+
 def test_the_age_bound_restarts_only_where_it_does_not_mask() -> None:
     bound = {"groups_per_step": 1, "group_size": 1, "max_age": 2}
     masks, restarts = GatePolicy(**bound), GatePolicy(**bound, when_old="restart")  # pyright: ignore

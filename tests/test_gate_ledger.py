@@ -24,6 +24,13 @@ def policies(draw: st.DrawFn) -> GatePolicy:
     size = draw(st.integers(1, 4))
     mode = draw(st.sampled_from(("sync", "partial", "async")))
     staleness = draw(st.integers(0, 3))
+    max_start_lag, max_age = (
+        draw(st.none() | st.integers(0, 3)),
+        draw(st.none() | st.integers(0, 3)),
+    )
+    when_old = draw(st.sampled_from(("mask", "restart")))
+    bounds = [staleness, max_start_lag, max_age if when_old == "restart" else None]
+    ahead = min(bound for bound in bounds if bound is not None)
     return GatePolicy(
         mode=mode,
         groups_per_step=draw(st.integers(1, 4)),
@@ -31,10 +38,10 @@ def policies(draw: st.DrawFn) -> GatePolicy:
         concurrency=draw(st.integers(1, 12)),
         over_provision=draw(st.sampled_from((1.0, 1.5, 3.0))),
         max_staleness=staleness,
-        backlog=draw(st.integers(0, staleness if mode == "async" else 0)),
-        max_start_lag=draw(st.none() | st.integers(0, 3)),
-        max_age=draw(st.none() | st.integers(0, 3)),
-        when_old=draw(st.sampled_from(("mask", "restart"))),
+        backlog=draw(st.integers(0, ahead if mode == "async" else 0)),
+        max_start_lag=max_start_lag,
+        max_age=max_age,
+        when_old=when_old,
         max_restarts=draw(st.integers(0, 2)),
         retries=draw(st.integers(0, 2)),
         min_valid=draw(st.integers(0, size)),

@@ -6,7 +6,7 @@ The mutants it catches are listed in test_gate.py.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
@@ -20,12 +20,13 @@ from agentrl.policy import Sampling
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.gate.alarm import Alarms, RateAlarm
 from agentrl.rollout.gate.deadline import GateDeadlines, Stalled
-from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.gate.member import Member, too_old
+from agentrl.rollout.gate.policy import GatePolicy, SchedulerState, groups_to_open
 from agentrl.rollout.gate.routing import Router, Weighing
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.segments import SegmentBudget
 from agentrl.rollout.pool import Rollouts
-from agentrl.scheduler import Hooks
+from agentrl.scheduler import Hooks, TooManyFailures, check_failures, is_stale
 from agentrl.simulate.clock import NothingLeftToHappen, run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS, Setting, study
@@ -48,6 +49,65 @@ def turns(*tokens: int, step_s: float = 0.0) -> TrajectoryCost:
         prompt_tokens=1,
         turns=tuple(TurnCost(tokens=n, step_s=step_s, reply_tokens=1) for n in tokens),
     )
+
+
+def test_age_is_no_fault_and_ends_no_run() -> None:
+    """Mutants seen caught: the capacity blind to `max_start_lag`; what is too old counted as a
+    failure; a group that age has emptied handed to the trainer."""
+
+    async def main() -> None:
+        policy = GatePolicy(
+            mode="async", groups_per_step=4, group_size=4, concurrency=64, max_staleness=2,
+            max_start_lag=1,
+        )  # fmt: skip
+        rig = Rig([turns(4), turns(3, 5), turns(60), turns(9)], policy)
+        async with rig.gate() as gate:
+            for version in range(1, 30):
+                batch = await gate.batch()
+                outcomes = [leaf.outcome for tree in batch.trees for leaf in tree.leaves]
+                check_failures(outcomes, max_failed_fraction=0.0)
+                for tree in batch.trees:
+                    assert any(isinstance(leaf.outcome, Finished) for leaf in tree.leaves)
+                await gate.load(None, version)
+            assert not any(name.startswith("failure_rate/") for name in gate.figures())
+
+    run_virtual(main())
+
+
+def test_a_group_that_age_has_emptied_is_tried_again() -> None:
+    async def main() -> None:
+        policy = GatePolicy(
+            mode="async", groups_per_step=1, group_size=1, max_staleness=3, max_start_lag=1,
+            max_restarts=0, min_valid=0,
+        )  # fmt: skip
+        rig = Rig([turns(60), turns(2), turns(3)], policy)
+        async with rig.gate() as gate:
+            for version in range(1, 12):
+                (tree,) = (await gate.batch()).trees
+                assert isinstance(tree.leaves[0].outcome, Finished)
+                await gate.load(None, version)
+            assert gate.figures()["gate/requeued_groups"] > 0
+            assert not any(name.startswith("failure_rate/") for name in gate.figures())
+
+    run_virtual(main())
+    stale = too_old(Member(0, 0))
+    assert (stale.kind, is_stale(stale), is_stale(Failed("env", "x"))) == ("stale", True, False)
+    check_failures([stale, Finished(1.0)], max_failed_fraction=0.0)
+    with pytest.raises(TooManyFailures, match="1 of 1"):
+        check_failures([stale, Failed("env", "x")], max_failed_fraction=0.9)
+
+
+def test_no_more_is_begun_than_its_age_allows() -> None:
+    state = SchedulerState(
+        version=3, waiting=False, open=0, ready=0, accepted=12, queued=0, live=0, parked=0
+    )
+    policy = GatePolicy(mode="async", groups_per_step=4, group_size=1, max_staleness=2)
+    assert groups_to_open(state, policy) == 12
+    assert groups_to_open(state, replace(policy, max_start_lag=1)) == 8
+    assert groups_to_open(state, replace(policy, max_age=0)) == 12, "masked, not begun again"
+    assert groups_to_open(state, replace(policy, max_age=0, when_old="restart")) == 4
+    with pytest.raises(ValueError, match="max_start_lag=0"):
+        replace(policy, backlog=1, max_start_lag=0)
 
 
 @dataclass

@@ -38,11 +38,13 @@ from agentrl.grading import (
     judge_with,
     same,
 )
+from agentrl.grading.artefacts import REFUSED_MAX
 from agentrl.grading.equality import read_json
 from agentrl.grading.grade import ERROR_CHARACTERS
 from agentrl.sandbox import ExecResult, Limits, SandboxSettings
 from agentrl.testing import InMemorySandboxPool
 from agentrl_sandbox import ForkServerPool, open_pool
+from tests.watchdog import watched
 
 LIMITS = Limits(
     wall_s=20.0,
@@ -242,6 +244,7 @@ def limits(**changed: int) -> ArtefactLimits:
     return ArtefactLimits(**changed)
 
 
+@watched
 async def test_counts_and_sums_are_capped() -> None:
     session = await InMemorySandboxPool({}).open()
     for name in "abcd":
@@ -286,6 +289,47 @@ async def test_patterns_take_regular_files_only(fresh: OpenSession) -> None:
     assert [file.path for file in (await collect(session, ["out/deep/**"])).files] == paths[2:]
     few = await collect(session, ["**/*.json"], limits=limits(entries=2))
     assert few.refused
+
+
+ODD_NAMES = r"""
+import os
+os.mkdir('out')
+os.chdir('out')
+for number in range(12_000):
+    os.close(os.open(b'\xff' * 240 + b'%d' % number, os.O_CREAT | os.O_WRONLY))
+open('zz', 'w').write('kept')
+"""
+
+
+@pytest.mark.bubblewrap
+@watched
+async def test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_collection(
+    fresh: OpenSession,
+) -> None:
+    """Kills: all names in one frame, which ended the keeper and raised here."""
+    session = await fresh()
+    assert (await session.exec(ODD_NAMES)).ok
+    entries = await session.entries("out")
+    assert len(entries) == 12_001
+    assert sorted(entry.name for entry in entries) == [entry.name for entry in entries]
+    found = await collect(session, ["out/*"])
+    assert len(found.refused) == REFUSED_MAX + 1
+    assert len(found.digest) == 64
+    assert [file.path for file in (await collect(session, ["out/zz"])).files] == ["out/zz"]
+
+
+@pytest.mark.bubblewrap
+async def test_files_that_are_listed_as_too_large_are_refused_unread(fresh: OpenSession) -> None:
+    """Sparse files are made at once, and reading thousands of them takes the trainer minutes."""
+    session = await fresh()
+    code = "import os\nopen('big', 'w').truncate(2**20)\nos.utime('big', ns=(1, 2))"
+    assert (await session.exec(code)).ok
+    found = await collect(session, ["*"], limits=limits(file_bytes=2**10))
+    assert found.refused == {"big": f"{2**20} bytes, over 1024 for one file"}
+    read_ns = "os.stat('big').st_atime_ns"
+    assert (await session.exec(read_ns)).value == "1"
+    assert not (await collect(session, ["*"])).refused
+    assert (await session.exec(read_ns)).value != "1"
 
 
 # What a graded program cannot do.
@@ -636,6 +680,7 @@ async def test_planted_files_do_not_reach_the_checker(fresh: OpenSession) -> Non
         'open("verdict.json", "w").write(\'{"rows": true, "short": ""}\')',
     ],
 )
+@watched
 async def test_only_a_whole_verdict_counts(ending: str, fresh: OpenSession) -> None:
     broken = Checker(program=ending, tests=COUNT.tests)
     with pytest.raises(EnvError, match="the checker's"):

@@ -170,6 +170,27 @@ async def test_a_program_that_crashes_is_no_reward(pool: DesktopPool) -> None:
     await env.close()
 
 
+@pytest.mark.parametrize("closes", [1, 5])
+async def test_a_program_that_closes_by_itself_is_started_again(
+    settings: DesktopSettings, closes: int
+) -> None:
+    """A program can lose its first window on a busy machine; nobody is shown an empty desktop."""
+    script = f"echo >> n; [ $(wc -l < n) -gt {closes} ] && exec yad --title=Here; "
+    program = ["sh", "-c", script + "timeout 0.7 yad --title=Gone; true"]
+    unsteady = await DesktopPool.open(replace(settings, still_s=1.5, staged=0))
+    env = GuiEnv(pack=Pack(form=[program]), desktop=unsteady, max_turns=None)
+    try:
+        if closes == 1:
+            opening, _ = await env.reset(seed=0)
+            assert read(opening.messages[0].text).find("window", "Here")
+        else:
+            with pytest.raises(EnvError, match="sh was started 2 times"):
+                await env.reset(seed=0)
+    finally:
+        await env.close()
+        await unsteady.close()
+
+
 async def test_a_dialog_over_everything_is_named_and_can_be_closed(pool: DesktopPool) -> None:
     update = ["yad", "--title=Update", "--text=Restart now?", "--geometry=1000x700+0+0"]
     env, text = await begun(pool, update)

@@ -145,7 +145,7 @@ def test_a_workbook_is_read_as_it_was_written() -> None:
     assert cells_of(sheet(cells)) == cells
     assert cells_of(gzip.compress(sheet(cells))) == cells
     large = sheet(cells).replace(b"?>", b"?>" + b" " * 2**24, 1)
-    assert cells_of(large) == cells
+    assert cells_of(large) is None
     assert cells_of(gzip.compress(large)) is None, "it is not unpacked without end"
     assert cells_of(b'<!DOCTYPE x [<!ENTITY a "b">]>' + sheet(cells)) is None
     assert cells_of(gzip.compress(sheet(cells))[:40]) is None

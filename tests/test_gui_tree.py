@@ -11,6 +11,7 @@ import pytest
 
 from agentrl_envs.gui.inside.bus import Answer, Ask, Reference
 from agentrl_envs.gui.inside.tree import Tree
+from agentrl_envs.gui.observation import Numbers, Wants, described
 
 REGISTRY = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 PROGRAM, OTHER = ":1.7", ":1.8"
@@ -148,3 +149,14 @@ def test_a_registry_that_does_not_answer_is_an_error() -> None:
 
     with pytest.raises(TimeoutError, match="registry"):
         Tree(programs.ask).read(60.0, 100)
+
+
+def test_a_long_terminal_is_seen_at_its_end() -> None:
+    """Its prompt is there; of any other text it is the beginning."""
+    text = "first\n" + "x" * 5_000 + "\nuser$"
+    for role, seen in (("terminal", "user$"), ("entry", "first")):
+        element = [("program", "1"), 0, role, "It", ["sensitive"], [0, 0, 9, 9], text, None, 1]
+        tree = {"windows": [], "elements": [element], "silent": []}
+        (node,), _, _ = described(tree, Wants(), Numbers())
+        assert seen in node.value()
+        assert len(node.value()) <= 10 * Wants().max_name_characters

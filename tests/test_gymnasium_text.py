@@ -1,8 +1,12 @@
 """Gymnasium's environments as agentrl environments."""
 
+import asyncio
+import sqlite3
+import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -19,6 +23,8 @@ from agentrl.gym.text_env import GymnasiumTextEnv
 from agentrl.registry import make
 from agentrl.task import Task
 from agentrl.testing import check_env
+from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl_envs.web.browser.chromium import find
 
 TOYS: dict[str, tuple[str, str]] = {
     "FrozenLake-v1": ("right", "Answer: 1"),
@@ -280,3 +286,152 @@ def test_names_count_from_the_start_of_the_space() -> None:
     space = spaces.Discrete(2, start=5)
     assert read_action(space, ("no", "yes"), "Yes!") == 6
     assert action_words(space, ()) == "Answer with one action, a number from 5 to 6."
+
+
+class Ledger(gymnasium.Env[Any, Any]):
+    """A world in SQLite, whose connections belong to the thread that opened them."""
+
+    observation_space = spaces.Discrete(100)
+    action_space = spaces.Discrete(10)
+
+    def __init__(self) -> None:
+        self.rows = sqlite3.connect(":memory:")
+        self.rows.execute("create table moves (move integer)")
+        self.threads = {threading.get_ident()}
+
+    def _count(self) -> int:
+        self.threads.add(threading.get_ident())
+        return self.rows.execute("select count(*) from moves").fetchone()[0]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._count(), {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.rows.execute("insert into moves values (?)", [int(action)])
+        count = self._count()
+        return count, float(action), count == 3, False, {"threads": len(self.threads)}
+
+    def close(self) -> None:
+        self._count()
+        self.rows.close()
+
+
+async def test_an_environment_lives_on_one_thread() -> None:
+    before = Holdings.now()
+    env = GymnasiumTextEnv(Ledger)
+    for _ in range(2):
+        await env.reset(seed=1)
+        steps = await played(env, "4", "no number", "5", "6")
+        assert [step[1:4] for step in steps] == [
+            (4.0, False, False),
+            (0.0, False, False),
+            (5.0, False, False),
+            (6.0, True, False),
+        ]
+        assert steps[-1][4]["threads"] == 1
+    with pytest.raises(ForkUnsupported, match="cannot be deep-copied"):
+        await env.fork()
+    await env.close()
+    await env.close()
+    await check_no_leak(before)
+
+
+async def test_environments_of_many_episodes_at_once_do_not_meet() -> None:
+    async def play(number: int) -> list[float]:
+        env = GymnasiumTextEnv(Ledger)
+        await env.reset(seed=number)
+        steps = await played(env, *[str((number + turn) % 10) for turn in range(3)])
+        await env.close()
+        return [step[1] for step in steps]
+
+    paid = await asyncio.gather(*(play(number) for number in range(20)))
+    assert paid == [[float((n + turn) % 10) for turn in range(3)] for n in range(20)]
+
+
+class Stuck(Ledger):
+    """Its step stands still until it is let go; its close belongs to it alone."""
+
+    let_go = threading.Event()
+    closed: ClassVar[list["Stuck"]] = []
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.let_go.wait()
+        return super().step(action)
+
+    def close(self) -> None:
+        super().close()
+        self.closed.append(self)
+
+
+async def test_a_step_that_stands_still_holds_nobody_up_and_is_closed_when_it_ends() -> None:
+    before = Holdings.now()
+    env = GymnasiumTextEnv(Stuck)
+    given = {"task": Task(prompt="Move.", seed=1)}
+    await env.reset(options=given)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await env.step(say("4"))
+    async with asyncio.timeout(30):
+        await env.reset(options=given)
+        assert not Stuck.closed
+        Stuck.let_go.set()
+        (step,) = await played(env, "5")
+        assert step[1] == 5.0
+        await env.close()
+    await check_no_leak(before)
+    assert len({*map(id, Stuck.closed)}) == 2
+
+
+PAGE = """
+import asyncio, sys
+from typing import Any, ClassVar
+import gymnasium
+from gymnasium import spaces
+from playwright.sync_api import sync_playwright
+import agentrl
+from agentrl.gym.text_env import GymnasiumTextEnv
+
+class Page(gymnasium.Env):
+    observation_space = spaces.Text(100)
+    action_space = spaces.Text(100, min_length=1)
+
+    def __init__(self):
+        self.playwright = sync_playwright().start()
+        chromium = self.playwright.chromium
+        self.browser = chromium.launch(executable_path=sys.argv[1], args=["--no-sandbox"])
+        self.page = self.browser.new_page()
+
+    def reset(self, *, seed=None, options=None):
+        self.page.set_content("<p>empty</p>")
+        return self.page.inner_text("p"), {}
+
+    def step(self, action):
+        self.page.set_content(f"<p>{action}</p>")
+        return self.page.inner_text("p"), 1.0, True, False, {}
+
+    def close(self):
+        self.browser.close()
+        self.playwright.stop()
+
+async def play(word):
+    env = GymnasiumTextEnv(Page)
+    task = next(iter(env.tasks("train")))
+    await env.reset(options={"task": task})
+    step = await env.step(agentrl.say(word))
+    await env.close()
+    return step[0].messages[0].text
+
+async def main():
+    print(await asyncio.gather(play("one"), play("two")))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.chromium
+def test_synchronous_playwright_works_in_it() -> None:
+    """In a process of its own: Playwright's loop must not meet the tests'."""
+    command = [sys.executable, "-c", PAGE, find()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "['one', 'two']\n"), ran.stderr

@@ -10,6 +10,7 @@ Mutants applied and seen caught:
 - aggregation of the loss, and the horizon, not read; each rule between keys weakened
 """
 
+import gc
 import math
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor
+from transformers import Qwen3ForCausalLM
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection
+from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.loss import GspoLoss, PpoClipLoss, SapoLoss, aggregation_of
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.regularisers import KlSection
@@ -228,8 +231,8 @@ def pulled(**changes: Any) -> LearnSection:
     return LearnSection(optimizer=FAST, **changes)
 
 
-def test_the_reference_is_the_first_policy_and_does_not_move() -> None:
-    trainer = Trainer(model_of(), pulled(kl=KlSection(coefficient=1e-9)), seed=0)
+def check_reference(trainer: Trainer) -> list[Row]:
+    """Check that two steps are compared with the first policy; return the second one's scores."""
     first = trainer.step(trees_of(gap=0.3))
     assert first["kl/reference"] == pytest.approx(0.0, abs=1e-7)
     trees = trees_of(version=1, gap=0.3)
@@ -238,7 +241,32 @@ def test_the_reference_is_the_first_policy_and_does_not_move() -> None:
     second = trainer.step(trees)
     assert second["kl/reference"] > 1e-4
     assert second["kl/reference"] == pytest.approx(np.mean(np.expm1(-gaps) + gaps), rel=1e-3)
+    return now
+
+
+def test_the_reference_is_the_first_policy_and_does_not_move() -> None:
+    trainer = Trainer(model_of(), pulled(kl=KlSection(coefficient=1e-9)), seed=0)
+    check_reference(trainer)
     assert trainer.model.get_input_embeddings().weight.requires_grad
+
+
+def model_count() -> int:
+    return sum(issubclass(type(value), Qwen3ForCausalLM) for value in gc.get_objects())
+
+
+def test_the_reference_of_adapters_is_the_model_below_them() -> None:
+    """No copy of the model is made; after a step it is scored as it was at first."""
+    config = pulled(kl=KlSection(coefficient=1e-9), lora=LoraSection(rank=3, alpha=5.0))
+    gc.collect()
+    before = model_count()
+    trainer = Trainer(model_of(), config, seed=0)
+    assert model_count() == before + 1
+    now = check_reference(trainer)
+    adapters = {n: p.clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    evidence_of(trainer.model).frozen().as_reference([Group("t", tuple(r.sample for r in now))])
+    for name, value in adapters.items():
+        assert torch.equal(trainer.model.get_parameter(name), value)
+        assert value.any()
 
 
 def _gaps(now: Row, then: Row) -> Float[np.ndarray, " sampled"]:

@@ -335,6 +335,29 @@ def test_a_step_of_equal_rewards_moves_nothing_but_the_version() -> None:
     assert all(math.isfinite(value) for value in metrics.values())
 
 
+def test_rows_without_credit_stay_in_the_denominator() -> None:
+    """A batch with as many tokens again of equal rewards: half the gradient of the batch alone.
+
+    Mutant: idle rows leave the denominator; it is another one on each rank where some have none.
+    """
+    optimizer = AdamWSection(learning_rate=1e-9, max_grad_norm=1e9)
+    trees = trees_of(2, seed=3)
+    equal: list[Tree] = []
+    for number, tree in enumerate(trees):
+        copy = Tree(Task(prompt="q", id=f"equal {number}"))
+        for node in tree.nodes:
+            copy.add(node)
+        for leaf in tree.leaves:
+            copy.end(Leaf(node=leaf.node, outcome=Finished(0.3), sample=leaf.sample))
+        equal.append(copy)
+    alone, beside = (
+        Trainer(model_of(), LearnSection(optimizer=optimizer), seed=0).step(batch)["grad/norm"]
+        for batch in (trees, [*trees, *equal])
+    )
+    assert alone > 0
+    assert beside == pytest.approx(alone / 2, rel=1e-4)
+
+
 def test_a_batch_without_trainable_tokens_stops_the_run_and_says_why() -> None:
     trainer = Trainer(model_of(), LearnSection(), seed=0)
     tree = Tree(Task(prompt="q"))

@@ -29,6 +29,7 @@ from agentrl.toolbox import Toolbox, known_tools, schemas_of
 from agentrl_tools.mcp import McpTools, mcp_tools
 from tests.ports import free_port
 from tests.processes import runs
+from tests.watchdog import watched
 
 HERE = Path(__file__).parent
 CONTEXT = ToolContext(task_id="test", sample=0, seed=0)
@@ -159,10 +160,24 @@ async def test_a_server_that_dies_in_a_call_is_a_failure_that_tells_its_last_wor
             await ask(box, "add", amount=1)
 
 
+@watched
 async def test_a_message_over_the_limit_ends_the_connection(server: Server) -> None:
     async with opened(server.full(message_bytes=65_536)) as box:
         with pytest.raises(ToolFailure, match="a line of more than 65536 bytes"):
             await ask(box, "huge", size=200_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [("depth", "nested more than 64 deep"), ("digits", "308 digits"), ("nan", "not finite")],
+)
+async def test_structured_content_beyond_the_limits_is_a_failure(
+    server: Server, kind: str, wrong: str
+) -> None:
+    """It would be shown to the policy, and be encoded again by everything behind."""
+    async with opened(server.tiny(allow=["absurd"])) as box:
+        with pytest.raises(ToolFailure, match=rf"structured content that 'absurd' .*{wrong}"):
+            await ask(box, "absurd", kind=kind)
 
 
 async def test_a_protocol_error_is_a_failure(server: Server) -> None:
@@ -320,7 +335,7 @@ async def test_an_environment_has_servers_in_its_config_and_their_names_do_not_c
 async def test_schemas_are_the_servers_own(server: Server) -> None:
     tools = await known_tools([server.tiny(allow=[], schema_bytes=6000)], timeout_s=DEADLINE_S)
     schemas = {s["function"]["name"]: s["function"] for s in schemas_of(tools)}
-    assert [*schemas] == ["add", "process", "broken", "long"]
+    assert [*schemas] == ["add", "process", "broken", "long", "absurd"]
     assert schemas["add"]["parameters"] == {
         "type": "object",
         "properties": {"amount": {"type": "integer"}},

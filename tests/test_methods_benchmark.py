@@ -19,7 +19,18 @@ from agentrl.evaluation.interval import rate_estimate
 from benchmarks import methods
 from benchmarks.commands import CONFIGS
 from benchmarks.harness import Benchmark
-from benchmarks.methods import METHODS, STALENESS, Cell, Cost, Found, Matrix, cost, pooled, table
+from benchmarks.methods import (
+    METHODS,
+    SIZES,
+    STALENESS,
+    Cell,
+    Cost,
+    Found,
+    Matrix,
+    cost,
+    pooled,
+    table,
+)
 
 SOURCES = {
     "grpo": ("grpo", "ppo_clip", "recompute", "tis", "none"),
@@ -72,12 +83,12 @@ def found(cell: Cell = CELL, **changes: Any) -> Found:
 @pytest.mark.parametrize("staleness", STALENESS)
 def test_every_cell_is_a_config_that_loads(method: str, staleness: int, tmp_path: Path) -> None:
     cell = Cell(method=method, staleness=staleness, seed=2)
-    keys = cell.keys(runs=tmp_path, policy=tmp_path / "policy", steps=7)
+    keys = cell.keys(runs=tmp_path, policy=tmp_path / "policy", sizes=SIZES)
     config = load_config(
         CONFIGS / "methods" / f"{method}.yaml", [f"{key}={value}" for key, value in keys.items()]
     )
     rollout = config.rollout
-    assert (config.run.name, config.run.seed, config.run.steps) == (cell.name, 2, 7)
+    assert (config.run.name, config.run.seed, config.run.steps) == (cell.name, 2, 32)
     assert (config.policy.path, config.warmstart) == (str(tmp_path / "policy"), None)
     if staleness:
         ahead = (rollout.mode, rollout.max_staleness, rollout.backlog)
@@ -180,13 +191,13 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(own)}\n" for own in lines))
 
     monkeypatch.setattr(methods, "agentrl", agentrl)
-    matrix = Matrix(folder=tmp_path, steps=6)
+    matrix = Matrix(folder=tmp_path, sizes=SIZES | {"run.steps": "6"})
     (tmp_path / "runs" / CELL.name).mkdir(parents=True)
     first = matrix.run(CELL)
     assert ran == [("warmstart", "seed-1", "configs"), ("train", CELL.name, "gspo.yaml")]
     assert matrix.run(CELL) == first == Found.of(CELL, SUMMARY, METRICS)
     assert len(ran) == 2
-    shorter = Matrix(folder=tmp_path, steps=4).run(CELL)
+    shorter = Matrix(folder=tmp_path, sizes=SIZES | {"run.steps": "4"}).run(CELL)
     assert shorter == Found.of(CELL, SUMMARY, METRICS[:4])
     assert ran[2:] == [("train", CELL.name, "gspo.yaml")]
 

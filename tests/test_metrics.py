@@ -77,8 +77,9 @@ def test_a_line_torn_by_a_crash_is_no_line(tmp_path: Path) -> None:
     assert figures(tmp_path) == [{"step": 1, "x": 1.0}, {"step": 2, "x": 2.0}]
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nwhat\n{"step": 2}\n')
+@pytest.mark.parametrize("line", [b"what", b"\xff\xfe", b'{"step": \xe9}'])
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is not JSON"):
         read_metrics(tmp_path)
     with pytest.raises(ConfigError, match="holds no run that has made a step"):

@@ -15,11 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_envs.gui.osworld.metrics import METRICS
+from agentrl_envs.gui.markup import MAX_ELEMENTS
+from agentrl_envs.gui.osworld.metrics import MAX_CHARACTERS, METRICS
 from agentrl_envs.gui.osworld.pack import together
 from agentrl_envs.gui.osworld.rules import is_ruled, ratio
-from agentrl_envs.gui.osworld.tables import NoWorkbook, place, workbook
-from tests.xlsx_files import xlsx
+from agentrl_envs.gui.osworld.tables import (
+    MAX_BYTES,
+    MAX_PARTS,
+    MAX_SHEETS,
+    NoWorkbook,
+    place,
+    workbook,
+)
+from tests.xlsx_files import OFFICE, PACKAGE, SPREADSHEET, xlsx
 
 BOOK = xlsx(One={"A1": "a", "B1": 1.00004, "C3": "x (y)"}, Two={"A1": 5.0})
 SAME = xlsx(One={"A1": "a", "B1": 1.0, "C3": "xy"}, Two={"A1": 6.0})
@@ -198,3 +206,50 @@ def test_a_workbook_is_read_within_bounds() -> None:
         with pytest.raises(NoWorkbook):
             workbook(repacked(BOOK, change))
     assert place("AB12") == (12, 28)
+
+
+def archive(part: bytes, *, sheets: int = 1, entries: int = 0) -> bytes:
+    """Return a workbook whose every sheet is one and the same part."""
+    made = io.BytesIO()
+    book = "".join(f'<sheet name="s" sheetId="{n}" r:id="r"/>' for n in range(sheets))
+    spaces = f'xmlns="{SPREADSHEET}" xmlns:r="{OFFICE}"'
+    relation = f'<Relationship xmlns="{PACKAGE}/relationships" Id="r" Target="s.xml"/>'
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("xl/workbook.xml", f"<workbook {spaces}><sheets>{book}</sheets></workbook>")
+        packed.writestr("xl/_rels/workbook.xml.rels", f"<x>{relation}</x>")
+        packed.writestr("xl/s.xml", part)
+        for number in range(entries):
+            packed.writestr(f"x{number}", b"")
+    return made.getvalue()
+
+
+SHEET = f'<worksheet xmlns="{SPREADSHEET}"><sheetData/></worksheet>'.encode()
+HUGE = (
+    (archive(SHEET, sheets=MAX_SHEETS + 1), "sheets are more than"),
+    (archive(SHEET, entries=MAX_PARTS), "more than a workbook"),
+    (archive(SHEET + b" " * MAX_BYTES), "over the limit"),
+    (archive(b"<a>" * 200), "nested deeper"),
+    (archive(b"<a>" + b"<b/>" * (2 * MAX_ELEMENTS) + b"</a>"), "elements"),
+)
+
+
+@pytest.mark.parametrize(("data", "says"), HUGE, ids=[says for _, says in HUGE])
+def test_a_small_file_does_not_become_a_large_workbook(data: bytes, says: str) -> None:
+    assert len(data) < 2**20
+    with pytest.raises(NoWorkbook, match=says):
+        workbook(data)
+    assert METRICS["compare_table"](data, data, rules=[]) == 0
+
+
+def test_a_part_is_read_once_however_often_it_is_named() -> None:
+    sheets = workbook(archive(SHEET + b" " * (MAX_BYTES // 2), sheets=MAX_SHEETS))
+    assert len(sheets) == MAX_SHEETS
+
+
+def test_texts_over_a_limit_are_like_nothing() -> None:
+    text = "x\n" * (MAX_CHARACTERS // 2)
+    assert METRICS["diff_text_file"](text.encode(), b"x\n" * 100) == 0
+    assert METRICS["diff_text_file"](b"x\n" * 9, b"x\n" * 9) == 1
+    assert METRICS["fuzzy_match"](text + "x", {"expected": "x"}) == 0
+    # The rows are as long as the shorter text, whichever it is.
+    assert 0 < METRICS["fuzzy_match"](text, {"expected": "x"}) < 1e-5

@@ -105,7 +105,7 @@ async def test_later_turns_see_the_patch_and_not_what_was_said() -> None:
     assert text_of(tree.tokens(leaf.node)) == "ab>right.ok>right.ok>done."
     (trajectory,) = tree.trajectories()
     assert text_of(trajectory.token_ids) == "ab>no.right.ok>right.ok>done."
-    assert trajectory.withdrawn == ((3, 6),)
+    assert trajectory.jumps == ((6, 2),)
     assert text_of(
         [t for t, m in zip(trajectory.token_ids, trajectory.mask, strict=True) if m]
     ) == ("no.right.done.")
@@ -229,15 +229,16 @@ def test_every_token_trains_once_in_a_context_that_holds_what_it_saw(turns: Turn
     trained = np.concatenate([c.places[c.sample.mask] for c in found])
     assert sorted(trained.tolist()) == np.flatnonzero(sample.mask).tolist()
     gone = np.zeros(len(sample.token_ids), dtype=bool)
-    for start, stop in sample.withdrawn:
+    withdrawn = [(before + 1, start) for start, before in sample.jumps]
+    for start, stop in withdrawn:
         gone[start:stop] = True
     for one in found:
-        assert not one.sample.withdrawn
+        assert not one.sample.jumps
         assert (one.sample.token_ids == sample.token_ids[one.places]).all()
         assert (one.sample.behaviour == sample.behaviour[one.places]).all()
         assert (np.diff(one.places) > 0).all()
         for place in one.places[one.sample.mask].tolist():
-            own = [r for r in sample.withdrawn if r[0] <= place < r[1]]
+            own = [r for r in withdrawn if r[0] <= place < r[1]]
             start = own[0][0] if own else place
             before = [*np.flatnonzero(~gone[:start]).tolist(), *range(start, place + 1)]
             assert one.places[: len(before)].tolist() == before

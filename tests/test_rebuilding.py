@@ -166,6 +166,13 @@ def standing(first: int, others: Sequence[int]) -> list[int]:
     return found
 
 
+def assert_lost(outcome: object, kind: str = "env", error: str = "the machine is gone") -> None:
+    """Assert that a loss is told, with the line it comes from."""
+    assert isinstance(outcome, Failed)
+    assert outcome.kind == kind
+    assert outcome.error.startswith(f"{error}; at tests/test_rebuilding.py:")
+
+
 async def test_what_is_lost_and_replayed_is_counted() -> None:
     tree, rollouts = await played(Lives([3, 2, 5]))
     assert isinstance(tree.leaves[0].outcome, Finished)
@@ -180,7 +187,7 @@ async def test_what_is_lost_and_replayed_is_counted() -> None:
 
 async def test_after_so_many_it_fails_with_what_was_lost_counted() -> None:
     tree, rollouts = await played(Lives([3, 2, 2]), rebuilds=2)
-    assert tree.leaves[0].outcome == Failed("env", "the machine is gone")
+    assert_lost(tree.leaves[0].outcome)
     figures = rollouts.rebuilt
     assert (figures.worlds, figures.lost_worlds, figures.lost_turns) == (0, 1, 2)
     # Played again from its beginning it is the same as ever.
@@ -193,7 +200,7 @@ async def test_after_so_many_it_fails_with_what_was_lost_counted() -> None:
 async def test_without_rebuilds_it_fails_at_once() -> None:
     lives = Lives([3])
     tree, _ = await played(lives, rebuilds=0)
-    assert tree.leaves[0].outcome == Failed("env", "the machine is gone")
+    assert_lost(tree.leaves[0].outcome)
     assert lives.made == 1
 
 
@@ -246,7 +253,7 @@ async def test_a_request_that_is_lost_too_often_fails_the_trajectory_which_begin
     assert isinstance(tree.leaves[0].outcome, Finished)
     assert lives.made == 2
     tree, _ = await played(Lives(), retries=0, engine=Losing(2))
-    assert tree.leaves[0].outcome == Failed("engine", "the engine is gone")
+    assert_lost(tree.leaves[0].outcome, "engine", "the engine is gone")
     # What an engine refuses is not lost.
     engine = Losing(2, error=EngineError)
     lives = Lives()

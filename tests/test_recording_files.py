@@ -46,7 +46,9 @@ class Doors(BaseEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         del seed
-        yield from (Task(prompt=f"open {split} {i}", id=f"{split}-{i}") for i in range(40))
+        yield from (
+            Task(prompt=f"open {split} {i}", id=f"{split}-{i}", split=split) for i in range(40)
+        )
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

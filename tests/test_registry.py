@@ -159,9 +159,12 @@ def test_an_id_keeps_its_entry_point() -> None:
     register("test/Twice-v0", scripted)
     register("test/Twice-v0", scripted, description="Said again.")
     assert spec("test/Twice-v0").description == "Said again."
-    with pytest.raises(ConfigError, match=r"test/Twice-v0 is registered as .*raise the version"):
+    with pytest.raises(
+        ConfigError,
+        match=r"test/Twice-v0 is registered twice: as .*another name or the next version",
+    ):
         register("test/Twice-v0", other)
-    with pytest.raises(ConfigError, match="raise the version"):
+    with pytest.raises(ConfigError, match="registered twice"):
         register("test/Twice-v0", scripted, kwargs={"turns": 2})
 
 
@@ -194,7 +197,7 @@ async def test_a_tool_environment_is_registered_from_its_parts() -> None:
     await env.close()
     assert opening.messages[0].text == "Add."
     register_tool_env("test/Plus-v0", tasks=tasks, reward=agentrl.rewards.exact_answer)
-    with pytest.raises(ConfigError, match="raise the version"):
+    with pytest.raises(ConfigError, match="registered twice"):
         register_tool_env("test/Plus-v0", tasks=tasks, reward=agentrl.rewards.contains_answer)
 
 

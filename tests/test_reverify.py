@@ -70,7 +70,7 @@ class Doors(BaseEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
         return [
-            Task(prompt=f"{split} {n}", id=f"{split}-{n}", answer=self.answers)
+            Task(prompt=f"{split} {n}", id=f"{split}-{n}", answer=self.answers, split=split)
             for n in range(TASKS)
         ]
 
@@ -349,7 +349,10 @@ class Riddles(Doors):
     """The same ids, other questions."""
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
-        return [Task(prompt=f"why {n}", id=f"{split}-{n}", answer="a") for n in range(TASKS)]
+        return [
+            Task(prompt=f"why {n}", id=f"{split}-{n}", answer="a", split=split)
+            for n in range(TASKS)
+        ]
 
 
 def test_the_newest_groups_alone(kept: Path) -> None:

@@ -1,11 +1,13 @@
 """Rewards read the answer from the agent's last message."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.message import Message
-from agentrl.rewards import contains_answer, exact_answer, numeric_answer
+from agentrl.rewards import answers, contains_answer, exact_answer, numeric_answer, tagged_answer
 from agentrl.task import Task
 
 
@@ -100,3 +102,29 @@ def test_the_tolerance_is_absolute(wanted: float, tolerance: float) -> None:
     assert reward(task(wanted), said(repr(wanted + 0.5 * tolerance))) == 1.0
     assert reward(task(wanted), said(repr(wanted + 2 * tolerance))) == 0.0
     assert reward(task(wanted), said(repr(wanted - 2 * tolerance))) == 0.0
+
+
+@given(
+    st.lists(st.sampled_from(["<answer>", "</answer>", "<ANSWER>", "1", "<", "\n"])).map("".join)
+)
+def test_tagged_answer_is_the_last_block(text: str) -> None:
+    blocks = re.findall("<answer>(.*?)</answer>", text, re.DOTALL | re.IGNORECASE)
+    assert tagged_answer(text) == (blocks[-1] if blocks else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{a \boxed{b}}", "b"),
+        (r"} \boxed{1} \boxed{ {2}", "1"),
+        (r"\boxed{ {1}", None),
+    ],
+)
+def test_the_last_closed_box_counts(text: str, boxed: str | None) -> None:
+    assert answers(said(text))[1:] == (() if boxed is None else (boxed,))
+
+
+def test_unclosed_tags_and_boxes_take_no_time() -> None:
+    for unit in ("<answer>", r"\boxed{", "{"):
+        assert exact_answer(task("1"), said(unit * 50_000)) == 0.0

@@ -18,12 +18,13 @@ from agentrl.evaluation.heldout import Evaluation
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from agentrl.progress import Quiet
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.episode import CHARACTERS_PER_TOKEN, Episode, EpisodeLimits
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Tree, Truncated
+from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Source, Tree, Truncated
 from benchmarks.letters import END, LetterChat, Letters, ids
+from tests.watchdog import watched
 
 TASK = Task(prompt="ab", answer="x")
 
@@ -144,6 +145,37 @@ async def test_a_prompt_that_leaves_no_room_is_a_config_error() -> None:
     assert env.closed == 1
 
 
+@pytest.mark.parametrize(("more", "limit"), [(0, "tokens"), (1, "observation")])
+@watched
+async def test_an_observation_that_cannot_fit_ends_the_trajectory_unread(
+    more: int, limit: Limit
+) -> None:
+    """It ends as one that did not fit, and the limit has a name, which metrics count."""
+
+    class Long(Echo):
+        async def step(self, action: Action) -> Step:
+            text = "x" * (CHARACTERS_PER_TOKEN * 64 + more)
+            return Observation((Message("tool", text),)), 0.5, False, False, {}
+
+    tree, leaf = await play(Long(), "hi", "hi", limits=EpisodeLimits(context_tokens=64))
+    assert leaf.outcome == Truncated(limit, 0.5)
+    tree.end(leaf)
+    assert rollout_figures([tree])[f"outcome/truncated_{limit}"] == 1
+    (trajectory,) = tree.trajectories()
+    assert (len(trajectory.token_ids) > 64) == (limit == "tokens")
+
+
+async def test_a_prompt_of_absurd_length_is_a_config_error_before_it_is_read() -> None:
+    class Long(Echo):
+        async def reset(
+            self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+        ) -> tuple[Observation, Info]:
+            return Observation((Message("user", "x" * (CHARACTERS_PER_TOKEN * 64 + 1)),), ()), {}
+
+    with pytest.raises(ConfigError, match=r"1025 characters, and engine\.context_tokens is 64"):
+        await play(Long(), "hi", limits=EpisodeLimits(context_tokens=64))
+
+
 def breaks(error: BaseException) -> Callable[[str], None]:
     def on_step(text: str) -> None:
         raise error
@@ -191,7 +223,7 @@ async def test_a_reward_that_is_no_number_fails_the_trajectory(reward: float) ->
 
     _, leaf = await play(Odd(), "hi")
     assert isinstance(leaf.outcome, Failed)
-    assert f"the reward is {reward}" in leaf.outcome.error
+    assert f"rewards are finite: a step paid {reward}" in leaf.outcome.error
 
 
 async def test_a_close_that_breaks_fails_the_trajectory() -> None:
@@ -214,7 +246,9 @@ async def test_a_close_that_breaks_too_does_not_hide_why(error: RolloutError) ->
             raise RuntimeError("stuck")
 
     _, leaf = await play(Twice(), "hi")
-    assert leaf.outcome == Failed(error.kind, str(error))
+    assert isinstance(leaf.outcome, Failed)
+    assert leaf.outcome.kind == error.kind
+    assert leaf.outcome.error.startswith(f"{error}; at tests/test_rollout.py:")
 
 
 async def test_a_config_error_stops_the_run_also_where_the_close_breaks() -> None:

@@ -88,7 +88,7 @@ def test_held_out_tasks_are_different_problems() -> None:
     class Repeats(Numbers):
         def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
             for i in count():
-                yield Task(prompt=f"{i % 7}", answer="", id=str(i))
+                yield Task(prompt=f"{i % 7}", answer="", id=str(i), split=split)
 
     env: Env = Repeats(None)  # pyright: ignore[reportAssignmentType]
     assert [t.id for t in heldout_tasks(env, count=5, seed=0)] == ["0", "1", "2", "3", "4"]

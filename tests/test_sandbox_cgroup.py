@@ -137,6 +137,7 @@ def test_what_is_written() -> None:
     assert written(1, bounds) == [
         ("memory.limit_in_bytes", "1048576"),
         ("memory.memsw.limit_in_bytes", "1048576"),
+        ("memory.kmem.tcp.limit_in_bytes", "262144"),
         ("pids.max", "7"),
         ("cpu.cfs_period_us", "100000"),
         ("cpu.cfs_quota_us", "150000"),

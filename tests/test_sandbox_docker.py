@@ -245,6 +245,10 @@ def broken_image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         ("ENV PATH=/nowhere\n", "executable file not found"),
         ("COPY python3 /usr/local/bin/\n", "too old; the image needs Python"),
         ("VOLUME /data\n", "use an image without VOLUME"),
+        (
+            "RUN mkdir /usr/lib/python3/dist-packages/agentrl_envs\n",
+            "read the answers of .* name an image without agentrl",
+        ),
     ],
     indirect=["broken_image"],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -220,3 +221,50 @@ async def test_copies_that_are_cancelled_cost_later_ones_nothing(pool: ForkServe
                 await copy.close()
     copy = await session.fork()
     assert (await copy.exec("x")).value == "1"
+
+
+GREET_AND_GO = """
+import os, socket
+from agentrl_sandbox.inside import interpreter
+from agentrl_sandbox.inside.frames import encode
+def fork(self, request):
+    ends, self._fds = interpreter.Endpoints(*self._fds), []
+    pid = os.fork()
+    if pid == 0:
+        hello = encode({"nonce": request["nonce"], "hello": True})
+        socket.socket(fileno=ends.channel).sendall(hello)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    globals()["held"] = ends
+interpreter.Interpreter._fork = fork
+"""
+"""Planted in a session: for its copy greets a process that is gone when the keeper hears of it."""
+LOWER_THE_LIMIT = """
+import resource
+resource.setrlimit(resource.RLIMIT_NPROC, (8, 8))
+"""
+"""Planted as well: a hard limit, above which the keeper cannot lift a session any more."""
+
+
+@both
+@pytest.mark.parametrize(
+    "planted",
+    [pytest.param(GREET_AND_GO, id="greet-and-go"), pytest.param(LOWER_THE_LIMIT, id="lower")],
+)
+async def test_what_is_planted_in_a_session_does_not_end_its_relatives(
+    how: SandboxSettings, planted: str
+) -> None:
+    """Kills: holding a copy by its number alone, a keeper that ends with a refused call."""
+    async with opened(replace(how, after_timeout="restore")) as pool:
+        session = await pool.open()
+        await session.exec("kept = 'kept'")
+        relatives = [await session.fork() for _ in range(3)]
+        assert (await session.exec(planted)).ok
+        for _ in range(2):
+            assert (await session.exec("1")).value == "1"
+        assert (await session.exec("import os; os._exit(3)")).status == "crash"
+        with suppress(ForkUnsupported):
+            relatives.append(await relatives[0].fork())
+        with suppress(ForkUnsupported):
+            await session.fork()
+        assert [(await one.exec("kept")).value for one in relatives] == ["'kept'"] * len(relatives)

@@ -2,15 +2,23 @@
 
 import asyncio
 import re
+from bisect import bisect
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session
+from agentrl_sandbox.inside.cpu_time import CpuMeter, ProcessSample, charge_s
 from agentrl_sandbox.reaping.owner import Owner
 from tests.pools import LONGER_S, opened, sizes
+from tests.watchdog import watched
 
 LIMITS = Limits(
     wall_s=60,
@@ -162,6 +170,105 @@ async def test_cpu_time_of_the_session() -> None:
 CPU = Limits(cpu_s=1.0, wall_s=60.0)
 
 
+# Computes for ever, in processes that each end after a while and that nobody waits for.
+CHAIN = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def chain(link_s):
+    if os.fork(): return
+    used_s = 0.0
+    while True:
+        end_s = time.process_time() + link_s
+        while time.process_time() < end_s: pass
+        used_s += link_s
+        open("used", "w").write(str(used_s))
+        if os.fork(): os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "link_s"),
+    [
+        pytest.param(ISOLATED, 0.02, id="bubblewrap-short", marks=pytest.mark.bubblewrap),
+        pytest.param(ISOLATED, 0.3, id="bubblewrap-long", marks=pytest.mark.bubblewrap),
+        pytest.param(BARE, 0.3, id="process-long"),
+    ],
+)
+async def test_a_chain_of_processes_shares_the_cpu_time_of_its_session(
+    how: SandboxSettings, link_s: float
+) -> None:
+    """Kills: adding up only what is waited for; counting what is seen, where most is not."""
+    async with opened(replace(how, limits=replace(LIMITS, cpu_s=1))) as pool:
+        session, other = await pool.open(), await pool.open()
+        await session.exec(CHAIN)
+        assert (await session.exec(f"chain({link_s})")).ok
+        while (result := await session.exec("time.sleep(0.1)")).ok:
+            used = await session.read("used") if "used" in await sizes(session) else b""
+            assert float(used or 0) < 4, "the chain computes on"
+        assert (result.status, "1 s of CPU time" in (result.error or "")) == ("limit", True)
+        used = await session.read("used")
+        assert (await session.run(["true"])).status == "limit"
+        assert (await other.exec("1")).value == "1"
+        assert await session.read("used") == used
+
+
+def sample(pid: int, share: float, cpu_s: float) -> ProcessSample:
+    return ProcessSample((pid, 0), 1, share, cpu_s)
+
+
+def test_cpu_time_between_two_looks() -> None:
+    """Worked out by hand: one seen twice, a new one that sleeps, a new one with half a core."""
+    samples = [sample(1, 1.0, 1.5), sample(2, 0.0, 0.25), sample(3, 0.5, 0.0)]
+    before = {(1, 0): 1.0, (9, 0): 7.0}
+    assert charge_s(before, samples, elapsed_s=2.0, others_passed=False) == 0.75
+    assert charge_s(before, samples, elapsed_s=2.0, others_passed=True) == 1.75
+
+
+@given(st.lists(st.floats(0.01, 0.2), min_size=400, max_size=400), st.randoms())
+def test_a_chain_is_charged_what_it_uses(links: list[float], random: Random) -> None:
+    """Kills: counting only what is seen of each, or a whole look for every process.
+
+    Of processes that follow each other one is seen at each look; the others have come and gone.
+    """
+    total_s, ends = sum(links), list(accumulate(links))
+    meter, last_s = CpuMeter(), 0.0
+    while last_s < total_s:
+        now_s = min(last_s + random.uniform(0.2, 0.3), total_s)
+        link = min(bisect(ends, now_s), len(links) - 1)
+        cpu_s = now_s - (ends[link] - links[link])
+        elapsed_s = now_s - last_s
+        meter.add([sample(link + 2, 1.0, cpu_s)], elapsed_s=elapsed_s, others_passed=True)
+        last_s = now_s
+    assert meter.used_s == pytest.approx(total_s, rel=0.05)
+
+
+WRITER = """
+import os, time
+end_s, count = time.monotonic() + 1.0, 0
+os.set_blocking(1, False)
+while time.monotonic() < end_s:
+    try: count += os.write(1, b"x" * 2**16)
+    except BlockingIOError: time.sleep(0.001)
+open("count", "w").write(str(count))
+"""
+
+
+@pytest.mark.bubblewrap
+async def test_who_goes_on_writing_when_its_command_has_ended_is_read_slowly() -> None:
+    """Kills: reading as fast as somebody writes, which took a third of a core for nobody."""
+    async with opened(ISOLATED) as pool:
+        await _write_on(await pool.open())
+
+
+async def _write_on(session: Session) -> None:
+    await session.write("writer.py", WRITER.encode())
+    result = await session.run(["sh", "-c", "exec 2>&-; python3 writer.py & echo started"])
+    assert "started" in result.stdout
+    while "count" not in await sizes(session):
+        await session.exec("import time; time.sleep(0.1)")
+    assert int(await session.read("count")) < 64 * 2**20
+
+
 async def test_one_file_and_many_open_files(session: Session) -> None:
     code = f"with open('big', 'wb') as file: file.write(bytes({LIMITS.file_bytes + 1}))"
     result = await session.exec(code)
@@ -185,6 +292,7 @@ async def test_the_directory_as_a_whole(session: Session) -> None:
     await session.close()
 
 
+@watched
 async def test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory(session: Session) -> None:
     code = "print('head')\nfor _ in range(10_000): print('a' * 1000)\nprint('tail')"
     result = await session.exec(code)

@@ -26,6 +26,7 @@ from agentrl_sandbox.inside.output import Capture, Clipped, appending, capture_f
 from agentrl_sandbox.inside.processes import descendants
 from tests.pools import LONGER_S, opened, sizes
 from tests.processes import parent_of, runs
+from tests.watchdog import watched
 
 LIMITS = Limits(wall_s=60.0)
 BARE = SandboxSettings(backend="process", allow_unisolated=True, limits=LIMITS)
@@ -175,10 +176,18 @@ def wait_to_go():
         "send({**lie, 'nonce': nonce(), 'images': [-1]})",
         "send({**lie, 'nonce': nonce(), 'stdout': 'x' * 2**17})",
         "send({'nonce': nonce(), 'status': ['ok']})",
+        "send(b'{\"nonce\": \"' + nonce().encode() + b'\", \"status\": ' + b'[' * 940 + b']' * 940"
+        " + b'}')",
+        "send({**lie, 'nonce': nonce(), 'images': [0] * 5})",
+        "lie.update(nonce=nonce(), images=[0] * 300_000)\n"
+        "send(json.dumps(lie, separators=(',', ':')).encode())",
+        "send({**lie, 'nonce': nonce(), 'value': '\\ud800'})",
+        "send(b'1' * 700_000)",
         "send({'nonce': nonce(), 'status': 'timeout'})",
         "os.close(3)",
     ],
 )
+@watched
 async def test_a_forged_message_ends_the_interpreter_and_nothing_else(
     session: Session, attack: str
 ) -> None:

@@ -4,6 +4,8 @@ The program is run here by an interpreter of classic BPF, for both kinds of mach
 kernel, under real programs.
 """
 
+import errno
+import fcntl
 import itertools
 import re
 import shutil
@@ -126,6 +128,7 @@ WANTED: dict[str, Callable[[list[int]], int]] = {
     "clone": lambda a: EPERM if any(a[0] & flag for flag in NAMESPACES) else ALLOW,
     "socket": lambda a: ALLOW if a[0] == 1 or internet(*a[:3]) else EPERM,
     "socketpair": lambda a: ALLOW if a[0] == 1 else EPERM,
+    "fcntl": lambda a: seccomp.refusal(errno.EINVAL) if a[1] == fcntl.F_NOTIFY else ALLOW,
     "kill": lambda a: EPERM if a[0] == 0xFFFFFFFF else ALLOW,
     "personality": lambda a: ALLOW if a[0] == 0xFFFFFFFF else EPERM,
     "prlimit64": lambda a: ALLOW if a[0] == 0 else EPERM,
@@ -151,6 +154,7 @@ TELLING = (
     0x80003,
     0xFFFFFFFE,
     0xFFFFFFFF,
+    fcntl.F_NOTIFY,
     *NAMESPACES,
 )
 WORDS = st.sampled_from(TELLING) | st.integers(0, 2**32 - 1)
@@ -184,7 +188,7 @@ def test_a_number_in_no_table_is_no_call(
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_rules_decide_every_telling_argument(machine: str) -> None:
     for name, wanted in WANTED.items():
-        used = {"socket": 3, "setpriority": 2, "ioprio_set": 2}.get(name, 1)
+        used = {"socket": 3, "setpriority": 2, "ioprio_set": 2, "fcntl": 2}.get(name, 1)
         for words in itertools.product(TELLING, repeat=used):
             assert verdict(machine, name, *words) == wanted([*words]), (name, words)
 

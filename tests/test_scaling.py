@@ -370,7 +370,7 @@ class Lock(BaseEnv):
     resets = 0
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
-        return [Task(prompt=f"task {n}", id=f"t{n}") for n in range(6)]
+        return [Task(prompt=f"task {n}", id=f"t{n}", split=split) for n in range(6)]
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

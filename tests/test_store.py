@@ -9,11 +9,15 @@ is shared or kept; an interrupted write that goes on; a wait for the disk that c
 
 import asyncio
 import os
+import sqlite3
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,8 +29,10 @@ from agentrl.rollout.replay import History, Recorded, fingerprint
 from agentrl.store.damage import DamagedStore, StoreError
 from agentrl.store.event import Exchange, GroupOpened
 from agentrl.store.ledger import Ledger
+from agentrl.store.opening import Damaged
+from agentrl.store.page_checks import PageChecks
 from agentrl.store.reader import StoreReader
-from agentrl.store.segment import segments
+from agentrl.store.segment import HEAD_BYTES, segments
 from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
 from agentrl.store.syncer import Syncer
@@ -447,17 +453,19 @@ def test_the_ledger_is_made_again_from_the_log(store: Store) -> None:
     assert ([g.id for g in state.open], state.complete) == ([play.group], ())
 
 
-def test_a_damaged_ledger_is_refused(store: Store) -> None:
+def test_a_damaged_ledger_is_not_read_and_made_again(store: Store) -> None:
     Play(store).complete()
     file = crash(store) / "ledger.sqlite"
     data = bytearray(file.read_bytes())
-    data[4096:8192] = b"\xff" * 4096
+    at = data.index(b"complete")
+    data[at] ^= 1
     file.write_bytes(data)
-    with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: .*made again from"):
-        Store.open(store.folder, resume=True)
-    file.unlink()
+    with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: page \d+ .*made again from"):
+        StoreReader(store.folder)
     with Store.open(store.folder, resume=True) as again:
         assert len(again.restore().complete) == 1
+    with StoreReader(store.folder) as reader:
+        assert reader.groups("complete") == [0]
 
 
 @pytest.fixture
@@ -596,12 +604,22 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
         again.close()
     with StoreReader(folder) as reader:
         assert 0 < len(list(reader.events())) < again.position
-    with pytest.raises(DamagedStore, match=r"cannot be cut: segments \[\d"):
-        Store.open(folder, resume=True, damaged="cut")
+    counts = again_counts(folder, settings)
     for part in folder.glob("ledger.sqlite*"):
         part.unlink()
-    with pytest.raises(DamagedStore, match="knew of the pruning, is gone"):
-        Store.open(folder, resume=True)
+    assert again_counts(folder, settings) == counts, "made again from its copy"
+    assert again_counts(folder, settings, damaged="cut") == counts
+    for part in (*folder.glob("ledger.sqlite*"), *folder.glob("pruned.sqlite*")):
+        part.unlink()
+    with pytest.raises(DamagedStore, match=r"lacks segment 0000000\d, which was not pruned"):
+        again_counts(folder, settings)
+
+
+def again_counts(
+    folder: Path, settings: StoreSettings, *, damaged: Damaged = "refuse"
+) -> dict[str, int]:
+    with Store.open(folder, settings, resume=True, damaged=damaged) as store:
+        return store.counts()
 
 
 def test_everything_is_kept_unless_told(ended: Path) -> None:
@@ -732,3 +750,24 @@ def test_a_syncer_bounds_what_a_power_failure_takes(
     assert comes_true(lambda: bool(rounds))
     syncer.close()
     syncer.close()
+
+
+def test_a_store_of_another_format_is_refused_by_name(ended: Path) -> None:
+    """Format 1 lacks what a resume needs: nothing is guessed. The ledger is made again."""
+    file = ended / "ledger.sqlite"
+    with closing(sqlite3.connect(file)) as base:
+        base.execute("PRAGMA user_version = 1")
+    PageChecks.of_file(file).write(file)
+    Store.open(ended, resume=True).close()
+    with closing(sqlite3.connect(file)) as base:
+        assert base.execute("PRAGMA user_version").fetchone() == (2,)
+    said = "has format 1, and this version reads 2; use the version of agentrl that wrote it"
+    for part in ended.glob("ledger.sqlite*"):
+        part.unlink()
+    log = segments(ended / "segments")[0]
+    data = bytearray(log.read_bytes())
+    data[16:20] = struct.pack("<I", 1)
+    data[HEAD_BYTES - 4 : HEAD_BYTES] = struct.pack("<I", zlib.crc32(data[: HEAD_BYTES - 4]))
+    log.write_bytes(data)
+    with pytest.raises(StoreError, match=f"segment {said}"):
+        Store.open(ended, resume=True)

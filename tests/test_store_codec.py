@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.env import Action, Observation
+from agentrl.json_limits import check_json
 from agentrl.message import Image, Message, ToolCall
 from agentrl.rollout.curation.graft import Branch
 from agentrl.store.codec import decode, encode, pack, unpack
@@ -36,6 +38,44 @@ from agentrl.store.objects import Objects
 from agentrl.store.record import Record
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Truncated
+
+
+def nested(depth: int, key: str = "a") -> Any:
+    """Return objects as deep as that."""
+    value: Any = 1
+    for _ in range(depth):
+        value = {key: value}
+    return value
+
+
+@pytest.mark.parametrize("key", ["a", "$a"])
+def test_arguments_that_are_no_malformed_call_can_be_recorded(key: str) -> None:
+    """The deepest there are, in the form that takes the most levels, far down the stack."""
+    arguments = nested(63, key) | {"b": "[{" * 1_000}
+    check_json(arguments, CALL_LIMITS)
+    task = Task(prompt="p", data={"actions": (Action("", (ToolCall("c", "f", arguments),)),)})
+
+    def deep_in_the_stack(frames: int) -> Any:
+        return deep_in_the_stack(frames - 1) if frames else unpack(pack(task))
+
+    assert deep_in_the_stack(150) == task
+
+
+@pytest.mark.parametrize("depth", [300, 700, 100_000])
+def test_what_is_too_deep_to_be_read_again_is_not_recorded(depth: int) -> None:
+    task = Task(prompt="p", data={"a": nested(depth)})
+    with pytest.raises(ValueError, match="more than 256 levels, which is the limit"):
+        pack(task)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"$": "Ended", ', b"\xff", b"9" * 5_000])
+def test_a_record_that_nobody_wrote_is_damage(tmp_path: Path, text: bytes) -> None:
+    record = Record(kind=0, sequence=7, payload=len(text).to_bytes(4, "little") + text)
+    with pytest.raises(StoreError, match="record 7"):
+        decode(record, Objects(tmp_path))
+    with pytest.raises(DamagedStore):
+        decode(Record(kind=0, sequence=7, payload=b"\1"), Objects(tmp_path))
+
 
 texts = st.text(st.characters(codec=None), max_size=20)
 """Lone surrogates too: a byte-level tokenizer can decode to them."""
@@ -122,7 +162,11 @@ tasks = st.builds(
 outcomes = (
     st.builds(Finished, numbers)
     | st.builds(Truncated, st.sampled_from(["turns", "tokens", "seconds"]), numbers)
-    | st.builds(Failed, st.sampled_from(["env", "tool", "sandbox", "engine", "cancelled"]), texts)
+    | st.builds(
+        Failed,
+        st.sampled_from(["env", "tool", "sandbox", "verifier", "engine", "cancelled"]),
+        texts,
+    )
 )
 leaves = st.builds(
     Leaf,

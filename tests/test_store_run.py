@@ -7,7 +7,9 @@ begins again not abandoned; reopened groups forgotten; what is left of a complet
 the order of a group blind to those opened with it; the age of a restored trajectory lost.
 """
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,25 +20,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.env import Action, Observation, Step
+from agentrl.message import Message
 from agentrl.policy import Sampling
 from agentrl.rollout.gate.ledger import Ledger
 from agentrl.rollout.gate.policy import GatePolicy, Mode
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.pool import Rollouts
-from agentrl.scheduler import Attempt, Chains
+from agentrl.scheduler import Attempt, Chains, Order
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS
 from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
 from agentrl.simulate.world import FillerChat, SimulatedEnv, World
-from agentrl.store.event import Abandoned, Grown
+from agentrl.store.event import Abandoned, GroupOpened, Grown
 from agentrl.store.reader import StoreReader
-from agentrl.store.recorder import StoreRecorder
+from agentrl.store.recorder import TOO_OLD, StoreRecorder
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
 from agentrl.task import Task
-from agentrl.trajectory import Tree
+from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.dying import Dying
 
 R = TypeVar("R")
@@ -108,7 +111,7 @@ class Process(Dying):
             topology=Chains(redundancy=self.redundancy),
             first_group=self.record.next_group or 0,
         )
-        gate.adopt(self.record.groups)
+        gate.adopt(self.record.groups, self.record.requeued)
         return gate
 
 
@@ -191,7 +194,7 @@ def test_a_world_that_does_not_come_back_is_played_again_and_counted(tmp_path: P
     assert record.summary == {"restored_turns": 2, "rerun_trajectories": 1, "torn_bytes": 0}
     with StoreReader(tmp_path / "store") as reader:
         gone = [event for _, event in reader.events() if isinstance(event, Abandoned)]
-    assert [(event.reason, event.turns) for event in gone] == [("rerun", 2)]
+    assert [(event.reason, event.turns) for event in gone] == [("replay_mismatch", 2)]
 
 
 def test_groups_wait_for_the_version_they_came_from(tmp_path: Path) -> None:
@@ -248,9 +251,9 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
     task = Task(prompt="q")
     store = Store.open(tmp_path / "store")
     recorder = StoreRecorder(store, lambda: 1, 0)
-    recorder.opened(0, task, size=2, after=0, version=0, max_turns=5, max_turn_tokens=7)
+    recorder.opened(0, Order(task=task, max_turns=5, max_turn_tokens=7), size=2, after=0, version=0)
     recorder.enlarged(0, 6)
-    recorder.opened(1, task, size=2, after=0, version=0)
+    recorder.opened(1, Order(task=task), size=2, after=0, version=0)
     store.close()
     with RunStore.open(
         tmp_path / "store", StoreSettings(), seed=0, position=lambda: 1, resume=True
@@ -306,10 +309,10 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
     store = Store.open(tmp_path / "other")
     recorder = StoreRecorder(store, lambda: 5, 0)
     for number, after in ((0, 1), (1, 0)):
-        recorder.opened(number, Task(prompt="q"), size=1, after=after, version=0)
+        recorder.opened(number, Order(task=Task(prompt="q")), size=1, after=after, version=0)
         for sample in range(2):
             attempt = Attempt(group=number, sample=sample)
-            recorder.begun(attempt, Tree(Task(prompt="q")), seed=0, stand=None)
+            recorder.begun(attempt, Tree(Task(prompt="q")), seed=0, version=0, stand=None)
         recorder.completed(number)
     store.close()
     with StoreReader(tmp_path / "other") as reader:
@@ -333,6 +336,159 @@ def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
     assert member is not None
     assert (member.born, member.oldest) == (0, 0)
     assert ledger.publish(4) == [member]
+
+
+def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
+    """Opened at version 0, begun again at 2 for its age, killed: it is not too old at 3 again."""
+    with recorded(tmp_path) as record:
+        tree = Tree(Task(prompt="q"))
+        attempt = Attempt(group=0, sample=0)
+        record.recorder.opened(0, Order(task=tree.task), size=1, after=0, version=0)
+        for version in (0, 2):
+            begun = record.recorder.begun(attempt, tree, seed=0, version=version, stand=None)
+            node = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+            begun.reset(node, SEEN, env_seed=5, seconds=0.0)
+            if version == 0:
+                begun.given_up(TOO_OLD)
+    with recorded(tmp_path) as record:
+        (group,) = record.groups
+        ledger = Ledger(replace(ONE, max_start_lag=1), version=2)
+        ledger.adopt(group)
+        ledger.admit()
+        ledger.wait_for_batch()
+        member = ledger.start_next()
+        assert member is not None
+        assert (member.born, member.restarts) == (2, 1)
+        assert member.kept is not None
+        assert member.kept.stand is not None
+        assert member.kept.stand.history.seed == 5, "the world's seed is not the sampling noise's"
+        assert not ledger.publish(3)
+        assert ledger.publish(4) == [member]
+
+
+def test_a_complete_group_never_begins_again(tmp_path: Path) -> None:
+    """Handed over and trained, but in no checkpoint: whatever its age, its record is closed."""
+    with recorded(tmp_path) as record:
+        tree = Tree(Task(prompt="q"))
+        attempt = Attempt(group=0, sample=0)
+        record.recorder.opened(0, Order(task=tree.task), size=1, after=0, version=0)
+        begun = record.recorder.begun(attempt, tree, seed=0, version=0, stand=None)
+        begun.reset(
+            tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0)),
+            SEEN,
+            env_seed=0,
+            seconds=0.0,
+        )
+        said = Node(
+            parent=0, source="sampled", token_ids=(2,), logprobs=(-1.0,), versions=(0,), turn=0
+        )
+        begun.finished(Leaf(node=tree.add(said), outcome=Finished(1.0), sample=0))
+        record.recorder.completed(0)
+        record.recorder.trained([0], step=1)
+    with recorded(tmp_path) as record:
+        (group,) = record.groups
+        for bound in (
+            replace(ONE, max_start_lag=0),
+            replace(ONE, max_age=0, when_old="restart"),
+        ):
+            ledger = Ledger(bound, version=0)
+            ledger.adopt(group)
+            ((admitted, end),) = ledger.admit()
+            assert end.group == "ready"
+            ledger.accept(admitted)
+            for version in range(1, 5):
+                assert not ledger.publish(version)
+            assert [member.phase for member in admitted.members] == ["ended"]
+
+
+def test_a_second_try_is_a_second_try_after_a_kill(tmp_path: Path) -> None:
+    """Two tries of a task and no more, wherever it is killed: before, within or after the second.
+
+    Mutants seen caught: the tries of a kept group not counted; a dropped group not opened again, so
+    that its second try is lost; one whose second try is kept tried twice.
+    """
+    policy = replace(ONE, min_valid=1, requeues=1, retries=0, mode="sync")
+
+    class Broken(Process):
+        def make_env(self) -> SimulatedEnv:
+            self.resets += 1
+            return self.world.make_env() if self.taken > 1 else Breaks(self.world)
+
+    async def whole() -> tuple[list[str], int]:
+        process = Broken(tmp_path, [turns(4)], policy)
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+                figures = gate.figures()
+        return [tree.task.id], int(figures["gate/dropped_groups"])
+
+    for seconds in (0.5, 1.5, 2.5, 3.5, 4.5, 5.5):
+        run(Broken(tmp_path, [turns(4)], policy).live_for(seconds))
+    run(whole())
+    with StoreReader(tmp_path / "store") as reader:
+        opened = [event for _, event in reader.events() if isinstance(event, GroupOpened)]
+    assert [(event.tries, event.retry_of) for event in opened[:3]] == [(0, None), (1, 0), (0, None)]
+    assert [event.order for event in opened[:3]] == [0, 0, 1]
+
+
+def test_what_was_dropped_after_the_checkpoint_is_judged_again(tmp_path: Path) -> None:
+    """And what was dropped before it is not, but for a second try that is still owed."""
+    checkpoint: dict[str, Any] = {}
+    with recorded(tmp_path) as record:
+        for number, requeued in ((0, False), (1, True), (2, True)):
+            order = Order(task=Task(prompt="q", id=f"t{number}"), round=3, round_size=2)
+            record.recorder.opened(number, order, size=1, after=0, version=0)
+            if number == 2:
+                checkpoint = record.checkpoint(1)
+            record.recorder.dropped(number, "no", requeued=requeued, counts=True)
+        last = record.store.open_group(Task(prompt="q"), order=0, seed=0, size=1, step=0)
+        record.recorder.store.drop(last, "rerun")
+    # From the beginning: all were dropped later, and what does not count stays dropped.
+    with recorded(tmp_path) as record:
+        assert [group.number for group in record.groups] == [0, 1, 2]
+        assert record.requeued == ()
+    with recorded(tmp_path, checkpoint) as record:
+        assert [group.number for group in record.groups] == [2]
+        assert [(o.task.id, o.tries, o.retry_of, o.round) for o in record.requeued] == [
+            ("t1", 1, 1, 0)
+        ]
+        record.recorder.opened(4, record.requeued[0], size=1, after=0, version=0)
+        record.recorder.dropped(2, "no", counts=True)
+        later = record.checkpoint(2)
+    # What is in the second checkpoint, by the line that led to it.
+    with recorded(tmp_path, later) as record:
+        assert [group.number for group in record.groups] == [4]
+        assert record.requeued == ()
+    (tmp_path / "store" / "ledger.sqlite").unlink()
+    for extra in ("-wal", "-shm"):
+        (tmp_path / "store" / f"ledger.sqlite{extra}").unlink(missing_ok=True)
+    with recorded(tmp_path, later) as record:
+        assert [group.number for group in record.groups] == [4], "the log alone says the same"
+
+
+class Breaks(SimulatedEnv):
+    """Takes its time, and breaks."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, breaks_at=None, hangs=False)
+
+    async def step(self, action: Action) -> Step:
+        await asyncio.sleep(1.0)
+        raise RuntimeError("broken")
+
+
+@contextmanager
+def recorded(folder: Path, checkpoint: dict[str, Any] | None = None) -> Generator[RunStore]:
+    """Yield the record of a run, restored to a checkpoint or to the beginning."""
+    resume = (folder / "store").exists()
+    settings = StoreSettings()
+    record = RunStore.open(folder / "store", settings, seed=0, position=lambda: 1, resume=resume)
+    record.restore({"store": checkpoint} if checkpoint else {}, step=0)
+    with record:
+        yield record
+
+
+SEEN = Observation((Message("user", "q"),))
 
 
 @settings(

@@ -454,7 +454,8 @@ async def test_adapters_that_did_not_arrive_are_found_and_sent_again(
     ):
         for version in (1, 2):
             moved(trainer.model, seed=version)
-            await remote.load(provable(trainer, ProbeSection(tokens=9, max_gap=1e-3)), version)
+            proven = provable(trainer, ProbeSection(tokens=9), max_gap=1e-3)
+            await remote.load(proven, version)
         assert remote.went_back == 1
     # Back to the last good adapters, and the new ones again, over the one base.
     assert [call for call, _ in sent] == ["lay", "load", "load", "load", "load"]

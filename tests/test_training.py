@@ -6,6 +6,7 @@ on the event loop.
 """
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -20,12 +21,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 import agentrl
-from agentrl import training
+from agentrl import first_policy, training
 from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import Checkpoints
+from agentrl.machine import set_batch_invariance
 from agentrl.message import Message
 from agentrl.metrics import read_metrics
 from agentrl.progress import Quiet
@@ -130,6 +134,25 @@ def warmed(folder: Path, until_loss: float) -> tuple[dict[str, Any], list[str]]:
     return json.loads((policy.parent / "summary.json").read_text())["warm start"], told.lines
 
 
+def test_a_first_policy_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made, saved, and loaded from its folder; what was made is gone by then."""
+    counts = list[int]()
+    load = first_policy.load_policy
+
+    def model_count() -> int:
+        return sum(issubclass(type(value), PreTrainedModel) for value in gc.get_objects())
+
+    def counted_load(config: RunConfig, path: Path | str) -> first_policy.Policy:
+        counts.append(model_count())
+        return load(config, path)
+
+    gc.collect()
+    before = model_count()
+    monkeypatch.setattr(first_policy, "load_policy", counted_load)
+    warmstart(load_config(config_file(tmp_path)))
+    assert counts == [before]
+
+
 def test_a_warm_start_that_ends_by_its_loss_tells_whether_it_came_so_far(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     summary, lines = warmed(tmp_path / "far", 100.0)
@@ -164,6 +187,21 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
         assert torch.equal(value, second[name]), name
     assert resumed.before == whole.before
     assert resumed.after == whole.after
+
+
+def test_a_trace_holds_no_batch_of_a_killed_step_twice(tmp_path: Path) -> None:
+    """A step that was traced and killed before its checkpoint is traced again.
+
+    Mutant: what was appended after the checkpoint stays.
+    """
+    trace = tiny(tmp_path, run__steps=1).folder / "trace.jsonl"
+    of_one = trace.read_text().splitlines()
+    assert of_one
+    trace.write_text("\n".join([*of_one, *of_one, ""]))
+    train(load_config(config_file(tmp_path), {"run.steps": 2}), resume=True)
+    of_two = trace.read_text().splitlines()
+    assert of_two[: len(of_one)] == of_one
+    assert len(of_two) == 2 * len(of_one)
 
 
 def test_everything_goes_on_while_a_checkpoint_is_written(
@@ -258,6 +296,20 @@ def wait_for_checkpoint(folder: Path, *, timeout_s: float) -> None:
     while not list(folder.glob("step-*")):
         assert time.monotonic() < ends, f"no checkpoint in {folder} after {timeout_s} s"
         time.sleep(0.1)
+
+
+def test_intels_cpus_are_told_to_be_batch_invariant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for vendor, expected in (("AuthenticAMD", None), ("GenuineIntel", "AUTO,STRICT")):
+        monkeypatch.delenv("MKL_CBWR", raising=False)
+        cpus = tmp_path / vendor
+        cpus.write_text(f"vendor_id\t: {vendor}\n")
+        set_batch_invariance(cpus)
+        assert os.environ.get("MKL_CBWR") == expected
+    monkeypatch.setenv("MKL_CBWR", "AVX2,STRICT")
+    set_batch_invariance(cpus)
+    assert os.environ["MKL_CBWR"] == "AVX2,STRICT", "somebody's own choice"
 
 
 def test_threads_that_wait_do_not_spin(root: Path) -> None:

@@ -1,15 +1,22 @@
 """The tree: append-only, shared prefixes, mask by construction.
 
 Mutants seen caught: `share` appends always; `share` ignores the parent; `path_ids` not reversed;
-`trajectory` takes log-probs of given nodes; `mask` true for `forced`.
+`trajectory` takes log-probs of given nodes; `mask` true for `forced`; a branch that shows an image
+shows it in its sibling too; a context counts a withdrawn node; images keep the places they had
+before a withdrawal; a walk to the root at every turn; images copied into every node.
 """
 
+import asyncio
+import sys
+import tracemalloc
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import (
     Failed,
@@ -21,6 +28,7 @@ from agentrl.trajectory import (
     Truncated,
     reward_of,
 )
+from benchmarks.overhead import IMAGE, episode
 
 TASK = Task(prompt="What is 2 + 2?", answer="4")
 GIVEN: tuple[Source, ...] = ("prompt", "tool", "template", "forced")
@@ -157,3 +165,124 @@ def test_children_extend_their_parent_and_only_samples_train(
         ):
             assert trains == (version >= 0)
             assert trains or logprob == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30),
+            st.sampled_from(("tool", "prompt", "sampled", "forced", "anew")),
+            st.integers(0, 3),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_a_context_and_its_images_are_what_a_walk_from_the_root_finds(
+    events: list[tuple[int, str, int, bool]],
+) -> None:
+    tree = Tree(TASK)
+    for at, kind, tokens, shows in events:
+        parent = None if not tree.nodes else at % len(tree.nodes)
+        tree.add(_context_node(tree, parent, kind, tokens=tokens, shows=shows))
+    for id in range(len(tree.nodes)):
+        context = _walked_context(tree, id)
+        assert tree.context(id) == tuple(context)
+        assert tree.context_nodes(id) == len(context)
+        assert tree.images(id) == _walked_images(context)
+        assert tree.image_count(id) == len(tree.images(id))
+        first = next(n for n, node in enumerate(tree.nodes) if node == tree.node(id))
+        if tree.node(id).source == "prompt":
+            assert tree.share(tree.node(id)) == first
+
+
+def _context_node(tree: Tree, parent: int | None, kind: str, *, tokens: int, shows: bool) -> Node:
+    ids = (7,) * tokens
+    if kind == "sampled":
+        return sampled(parent, *ids)
+    withdraws = 0
+    if parent is not None and kind == "forced":
+        withdraws = int(tree.node(parent).source == "sampled")
+    if parent is not None and kind == "anew":
+        withdraws = len(_walked_context(tree, parent))
+    is_shown = shows and tokens > 1
+    sources: dict[str, Source] = {"tool": "tool", "forced": "forced"}
+    return Node(
+        parent=parent,
+        source=sources.get(kind, "prompt"),
+        token_ids=ids,
+        turn=0,
+        images=(IMAGE,) * is_shown,
+        image_spans=((1, tokens),) * is_shown,
+        withdraws=withdraws,
+    )
+
+
+def _walked_context(tree: Tree, id: int) -> list[Node]:
+    context: list[Node] = []
+    for node in tree.path(id):
+        if node.withdraws:
+            del context[-node.withdraws :]
+        context.append(node)
+    return context
+
+
+def _walked_images(context: list[Node]) -> tuple[ImageSpan, ...]:
+    start, spans = 0, list[ImageSpan]()
+    for node in context:
+        for image, (first, stop) in zip(node.images, node.image_spans, strict=True):
+            spans.append(ImageSpan(image, start + first, start + stop))
+        start += len(node.token_ids)
+    return tuple(spans)
+
+
+@pytest.mark.parametrize("image", [None, IMAGE])
+def test_a_turn_takes_as_many_steps_in_a_long_episode_as_in_a_short_one(
+    image: Image | None,
+) -> None:
+    """Function calls and resumed generators are counted: the same on every machine."""
+    short, long = (_calls(turns, image) for turns in (8, 512))
+    assert long / 512 <= short / 8
+
+
+def _calls(turns: int, image: Image | None) -> int:
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    async def play() -> None:
+        sys.setprofile(count)
+        try:
+            await episode(turns, image=image).run()
+        finally:
+            sys.setprofile(None)
+
+    asyncio.run(play())
+    return calls
+
+
+def test_images_of_a_long_episode_take_memory_for_each_turn_once() -> None:
+    short, long = (_tree_bytes(turns) for turns in (256, 1024))
+    assert long < 6 * short, "four times the turns, four times the memory"
+
+
+def _tree_bytes(turns: int) -> int:
+    tracemalloc.start()
+    try:
+        tree, at = Tree(TASK), None
+        for turn in range(turns):
+            node = Node(
+                parent=at,
+                source="tool",
+                token_ids=(1, 2),
+                turn=turn,
+                images=(IMAGE,),
+                image_spans=((0, 1),),
+            )
+            at = tree.add(node)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()

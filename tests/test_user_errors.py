@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.console import place_of
 from agentrl.errors import EnvError, first_error
+from agentrl.user_code import error_place
 from tests.test_cli import agentrl
 
 BROKEN = """
@@ -172,7 +172,8 @@ def test_a_policy_that_is_not_there_is_not_looked_for_elsewhere(
     changes = ("policy.path=./nowhere", "policy.make=null", "warmstart=null")
     code, _, err = agentrl(capsys, "train", "a.yaml", *changes)
     assert code == 2
-    assert "policy.path is ./nowhere, and there is no such folder; name one with config.json" in err
+    assert "policy.path is ./nowhere, and there is no such folder" in err
+    assert "name a folder with config.json" in err
 
 
 def test_a_method_in_the_place_of_its_section_is_told_where_it_goes(
@@ -203,8 +204,8 @@ def test_the_place_is_the_innermost_line() -> None:
 
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the place is what counts
         outer()
-    assert place_of(raised.value).endswith(", in inner")
+    assert error_place(raised.value).endswith(", in inner")
 
 
 def test_an_error_of_ours_alone_has_no_place() -> None:
-    assert place_of(ValueError("never raised")) == ""
+    assert error_place(ValueError("never raised")) == ""

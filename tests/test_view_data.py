@@ -66,6 +66,19 @@ def test_a_page_holds_every_group_with_its_story(run: Path) -> None:
     assert index["groups"]["chunk"] == [0] * 13
 
 
+def test_the_page_of_an_evaluation_holds_its_scores_by_family(tmp_path: Path) -> None:
+    folder = MadeRun(folder=tmp_path / "made", open_groups=1).make()
+    assert page_of(folder)["index"]["run"]["evaluation"] is None
+    estimate = {"mean": 0.5, "low": 0.2, "high": 0.8, "tasks": 6}
+    scores = {"pass@1": estimate, "reward": {**estimate, "mean": 0.6}, "turns": 2}
+    report = {"confidence": 0.95, **scores, "tags": {"sums": scores, "odd": {"pass@1": None}}}
+    (folder / "report.json").write_text(json.dumps(report))
+    evaluation = page_of(folder)["index"]["run"]["evaluation"]
+    assert evaluation["overall"] == {"pass@1": estimate, "reward": scores["reward"]}
+    assert evaluation["families"]["sums"]["pass@1"] == estimate
+    assert evaluation["families"]["odd"] == {"pass@1": None}
+
+
 def test_a_trajectory_is_told_with_all_its_numbers(run: Path) -> None:
     parts = page_of(run)
     (story,) = [one for one in parts["chunk-0"] if one["id"] == 4]

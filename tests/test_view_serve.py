@@ -4,8 +4,10 @@ Mutants seen caught: a story without a token; any host's name taken; tables that
 """
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +17,7 @@ from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
 from agentrl.view.choice import Steps
-from agentrl.view.serve import LiveRun, app_of
+from agentrl.view.serve import LiveRun, app_of, serve
 from agentrl.view.source import RunSource
 from benchmarks.made_run import MadeRun
 
@@ -87,3 +89,18 @@ def test_only_who_knows_the_token_gets_anything(live: LiveRun) -> None:
         tag = client.get(f"/index?token={TOKEN}").headers["ETag"]
         same = client.get(f"/index?token={TOKEN}", headers={"If-None-Match": tag})
         assert (same.status_code, same.content) == (304, b"")
+
+
+def test_an_address_is_answered_from_when_it_is_announced(folder: Path) -> None:
+    """Before the server listens somebody else may have the port, and be told the token."""
+
+    class Announced(Exception):
+        pass
+
+    def announce(url: str) -> None:
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=10):
+            raise Announced
+
+    with pytest.raises(Announced):
+        serve(folder, steps=Steps(), port=0, announce=announce)

@@ -56,11 +56,12 @@ def test_a_run_that_is_over(folder: Path) -> None:
 
 
 def test_the_interval_is_over_groups() -> None:
-    ((_, one), (step, two)) = reward_curve([(1, 0.5), (2, 0.0), (2, 1.0)])
+    groups = [(1, 0.5), (2, 0.4), (2, 0.5), (2, 0.6)]
+    ((_, one), (step, three)) = reward_curve(groups)
     assert (one.tasks, one.mean) == (1, 0.5)
-    assert (step, two.tasks, two.mean) == (2, 2, 0.5)
-    # Student's t with one degree of freedom, times the standard error of 0.5.
-    assert two.high - two.mean == pytest.approx(12.706 * 0.5, rel=1e-3)
+    assert (step, three.tasks, three.mean) == (2, 3, pytest.approx(0.5))
+    # Student's t with two degrees of freedom, times the standard error of 0.1 / sqrt(3).
+    assert three.high - three.mean == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize(

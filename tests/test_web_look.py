@@ -11,6 +11,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.observation import Page, read
 from agentrl_envs.web.observation.marks import mark
+from tests.watchdog import watched
 from tests.web_pages import PagesPack
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
@@ -89,6 +90,7 @@ class TestLook:
         assert page.find("button", "In the shadow").depth == 0
         assert page.find("button", "In the frame").depth == 1
 
+    @watched
     async def test_a_cap_leaves_out_and_counts(self, pool: BrowserPool) -> None:
         html = "<!doctype html><body>" + "<p><button>x</button></p>" * 50_000
         text, _ = await opening(pool, html, observation_kwargs={"max_nodes": 10, "deadline_s": 60})

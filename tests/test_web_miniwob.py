@@ -4,6 +4,7 @@ Mutants seen caught: any reward above 0 pays in full; a page that is not done pa
 outside the pages are served; a script that ends early is put into a page.
 """
 
+import re
 from collections.abc import AsyncGenerator
 from html.parser import HTMLParser
 from importlib.util import find_spec
@@ -111,6 +112,13 @@ def test_only_the_full_reward_counts_unless_parts_are_asked_for(
     assert paid(raw, partial_credit=True) == part
 
 
+def test_what_a_page_can_pay_is_its_full_reward() -> None:
+    assert paid(0.9, full=0.9, partial_credit=False) == 1
+    assert paid(0.9, full=0.9, partial_credit=True) == 1
+    assert paid(0.89, full=0.9, partial_credit=False) == 0
+    assert paid(0.89, full=0.9, partial_credit=True) == 0.89
+
+
 class Said:
     """A page that returns what it is told to."""
 
@@ -130,7 +138,7 @@ class Said:
         ({"done": False, "raw": 1.0, "reason": None}, "done", 0, True),
         ({"done": True, "raw": 1.0, "reason": None}, None, 1, True),
         ({"done": True, "raw": -1.0, "reason": "no"}, None, 0, True),
-        (None, None, 0, False),
+        (None, None, 0, True),
         (None, "done", 0, True),
     ],
 )
@@ -221,8 +229,8 @@ def test_what_cannot_stand_inside_a_page_stays_beside_it(
     page = pages.answer(WebRequest(method="GET", url=url, headers={}))
     assert page is not None
     body = page.body.decode()
-    assert "<script>fine()</script>" in body
-    assert "<style>a { b: url(data:x) }</style>" in body
+    assert re.search(r"<script nonce=[\w-]+>fine\(\)</script>", body)
+    assert re.search(r"<style nonce=[\w-]+>a { b: url\(data:x\) }</style>", body)
     for stays in ("ends.js", "odd.js", "none.js", "ends.css", "far.css", "../../out.js"):
         assert f'"{stays}"' in body
     assert "outside()" not in body
@@ -268,6 +276,21 @@ class TestPages:
     async def test_who_can_play_wins(self, env: WebEnv, family: str) -> None:
         for seed in GOLD_SEEDS:
             assert (await play_gold(env, task_of(family, seed), max_turns=40)).reward == 1
+
+    async def test_the_centre_of_a_circle_is_paid_and_what_is_beside_it_is_not(
+        self, env: WebEnv
+    ) -> None:
+        for seed in range(3):
+            for off, wanted in ((0, 1), (4, 0)):
+                opening, _ = await env.reset(
+                    seed=0, options={"task": task_of("circle-center", seed)}
+                )
+                page = read(opening.messages[0].text)
+                (circle,) = page.all("circle")
+                x, y = (int(part) for part in circle.value("at").split(","))
+                await env.step(call("click_at", x=x + off, y=y))
+                step = await env.step(call("click", id=page.id("button", "Submit")))
+                assert step[1:3] == (wanted, True), step[4]
 
     async def test_the_clock_of_an_episode_does_not_run_out(self, env: WebEnv) -> None:
         await env.reset(seed=0, options={"task": task_of("click-test", 1)})

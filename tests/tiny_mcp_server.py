@@ -28,6 +28,7 @@ TOOLS: list[list[dict[str, Any]]] = [
     [
         {"name": "broken", "description": "Fail.", "inputSchema": {"type": "object"}},
         {"name": "long", "description": "x" * 5000, "inputSchema": {"type": "object"}},
+        {"name": "absurd", "inputSchema": {"type": "object"}},
     ],
 ]
 
@@ -39,6 +40,11 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         raise LookupError(-32603, "it is broken")
     if name == "process":
         return {"content": [{"type": "text", "text": str(os.getpid())}]}
+    if name == "absurd":
+        nested: Any = float("nan") if arguments["kind"] == "nan" else 10**400
+        for _ in range(150 if arguments["kind"] == "depth" else 0):
+            nested = [nested]
+        return {"content": [], "structuredContent": {"a": nested}}
     if set(arguments) != {"amount"} or type(arguments["amount"]) is not int:
         raise LookupError(-32602, "amount must be an integer, and nothing else may be there")
     total += arguments["amount"]

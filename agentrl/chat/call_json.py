@@ -1,12 +1,22 @@
 """One tool call as a JSON object, read without ever raising."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, cast
 
+from agentrl.json_limits import JsonLimitError, JsonLimits, check_json, check_text_bytes, parse_json
 from agentrl.message import ToolCall
 
-_decoder = json.JSONDecoder()
+CALL_LIMITS = JsonLimits(text_bytes=2**18, values=10_000, nul=False)
+"""Of one call. Tools put its texts into paths and commands, which cannot hold NUL."""
+CALLS_MAX = 64
+"""In one turn, those that cannot be read among them."""
+NAME_MAX = 256
+"""Characters of a tool's name."""
+TOO_MANY = f"Malformed tool call: a turn makes {CALLS_MAX} calls at most, and the rest is not read."
+
+_SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +33,15 @@ class CallText:
 
 def read_call(text: str, start: int, *, arguments_key: str, call_id: str) -> CallText:
     """Read the object `{"name": ..., arguments_key: {...}}` at `start`, whitespace skipped."""
-    while start < len(text) and text[start].isspace():
-        start += 1
+    start = skip_space(text, start)
+    end = None
     try:
-        value, end = _decoder.raw_decode(text, start)
-    except RecursionError:
-        return CallText(None, error="the JSON is nested too deeply")
-    except json.JSONDecodeError as error:
-        return CallText(None, error=f"broken JSON: {error.msg} at character {error.pos - start}")
-    except ValueError:
-        # A whole number of thousands of digits, which Python refuses to read.
-        return CallText(None, error="a number in the JSON has too many digits")
-    found = _call(value, arguments_key=arguments_key, call_id=call_id)
-    return CallText(end, error=found) if isinstance(found, str) else CallText(end, call=found)
+        value, end = parse_json(text, start, CALL_LIMITS)
+        check_text_bytes(text[start:end], CALL_LIMITS)
+        check_json(value, CALL_LIMITS)
+    except JsonLimitError as error:
+        return CallText(end, error=str(error))
+    return CallText(end, *call_of(value, arguments_key=arguments_key, call_id=call_id))
 
 
 def write_call(call: ToolCall, *, arguments_key: str) -> str:
@@ -44,27 +50,39 @@ def write_call(call: ToolCall, *, arguments_key: str) -> str:
     return json.dumps(written, ensure_ascii=False)
 
 
-def _call(value: Any, *, arguments_key: str, call_id: str) -> ToolCall | str:
+def begin_call(tool: str, *, arguments_key: str) -> str:
+    """Return how `write_call` begins: up to the arguments, or without a name up to the name.
+
+    It ends where a token of most tokenizers does: a name is a token after the quote, and the space
+    before the arguments belongs to theirs.
+    """
+    if not tool:
+        return '{"name": "'
+    return f'{{"name": {json.dumps(tool, ensure_ascii=False)}, "{arguments_key}":'
+
+
+def skip_space(text: str, at: int) -> int:
+    """Return where the first character from `at` on is that is no whitespace."""
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def call_of(value: Any, *, arguments_key: str, call_id: str) -> tuple[ToolCall | None, str]:
+    """Return the call that a value within the limits is, or else what is wrong with it."""
     if not isinstance(value, dict):
-        return f"a call is a JSON object, not {_kind(value)}"
+        return None, f"a call is a JSON object, not {_kind(value)}"
     fields = cast("dict[str, Any]", value)
     name, arguments = fields.get("name"), fields.get(arguments_key)
     if not isinstance(name, str) or not name:
-        return '"name" is missing or is no text'
+        return None, '"name" is missing or is no text'
+    if len(name) > NAME_MAX:
+        return None, f'"name" has {len(name)} characters, and the limit is {NAME_MAX}'
     if arguments_key not in fields:
-        return f'"{arguments_key}" is missing'
+        return None, f'"{arguments_key}" is missing'
     if not isinstance(arguments, dict):
-        return f'"{arguments_key}" must be an object, not {_kind(arguments)}'
-    try:
-        # NaN, infinity and half a surrogate pair pass the reader; nothing downstream takes them.
-        json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "a text in it is not valid Unicode"
-    except ValueError:
-        return "a number in it is not finite"
-    except RecursionError:
-        return "the JSON is nested too deeply"
-    return ToolCall(call_id, name, cast("dict[str, Any]", arguments))
+        return None, f'"{arguments_key}" must be an object, not {_kind(arguments)}'
+    return ToolCall(call_id, name, cast("dict[str, Any]", arguments)), ""
 
 
 def _kind(value: Any) -> str:

@@ -8,7 +8,7 @@ from agentrl.chat.format import ChatFormat
 from agentrl.chat.format_checks import FORMAT_CHECKS
 from agentrl.chat.template import ChatTemplate
 from agentrl.chat.template_checks import TEMPLATE_CHECKS, Fault
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,5 +74,5 @@ def check_template(
 def _run(name: str, check: Callable[[Subject], str], subject: Subject) -> Check:
     try:
         return Check(name, True, check(subject))
-    except (Fault, ConfigError) as fault:
+    except (Fault, ConfigError, EnvError) as fault:
         return Check(name, False, str(fault))

@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from agentrl.env import Action
+from agentrl.errors import ConfigError
 from agentrl.message import ToolCall
-
-_DIALECTS = Path(__file__).parent / "dialects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +15,7 @@ class Dialect:
     """One way to write tool calls, as data; `docs/chat.md` says how to add one."""
 
     name: str
-    """Of the dialect and of its shipped template, `dialects/<name>.jinja`."""
+    """No other dialect has it."""
     parse: Callable[[str, int], Action]
     """Read a turn; calls are looked for from the given position on.
 
@@ -25,13 +24,20 @@ class Dialect:
     """
     write: Callable[[str, Sequence[ToolCall]], str]
     """Return the turn that says a text and makes calls; `parse` reads it back."""
-    special_tokens: tuple[str, ...]
-    """What the shipped template writes, in the order a new tokenizer numbers them."""
-    end_of_turn: str
-    """The one of them that ends a turn in the shipped template."""
-    pad: str
+    begin: Callable[[str], str] | None = None
+    """Return how `write` begins a turn that calls this tool, up to the arguments; with no name, how
+    it begins any call, up to the name. A turn that begins so is a call or malformed. None where no
+    turn can be made to call: such requests of programs are refused."""
+    folder: Path | None = None
+    """Where its own template lies, `<name>.jinja`; None for a dialect of models that bring theirs.
+    What follows is only for making a tokenizer that goes with that template."""
+    special_tokens: tuple[str, ...] = ()
+    """What the template writes, in the order a new tokenizer numbers them."""
+    end_of_turn: str = ""
+    """The one of them that ends a turn."""
+    pad: str = ""
     image_tokens: tuple[str, str, str] | None = None
-    """What the shipped template writes for an image, the one in the middle for the image itself; a
+    """What the template writes for an image, the one in the middle for the image itself; a
     new tokenizer has them if its policy sees."""
     begin_of_text: str | None = None
     also_stops: tuple[str, ...] = ()
@@ -39,10 +45,15 @@ class Dialect:
 
     @property
     def template(self) -> str:
-        """Return the Jinja source of the shipped template."""
-        return _source(self.name)
+        """Return the Jinja source of its own template; `ConfigError` where it has none."""
+        if self.folder is None:
+            raise ConfigError(
+                f"the dialect {self.name!r} has no template of its own; set policy.template to a "
+                "Jinja file, or leave it out for the tokenizer's"
+            )
+        return _source(self.folder / f"{self.name}.jinja")
 
 
 @cache
-def _source(name: str) -> str:
-    return (_DIALECTS / f"{name}.jinja").read_text(encoding="utf-8")
+def _source(file: Path) -> str:
+    return file.read_text(encoding="utf-8")

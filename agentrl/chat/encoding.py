@@ -22,7 +22,12 @@ class Encoder:
         self._cuts = re.compile(f"{BREAK}|({prompt})" if prompt else BREAK)
 
     def __call__(self, text: str) -> tuple[int, ...]:
-        """Return the token ids; control tokens in `text` become control tokens."""
+        """Return the token ids; control tokens in `text` become control tokens.
+
+        Half of a surrogate pair, which no tokenizer takes, becomes a question mark.
+        """
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()
         pieces = [piece for piece in self._cuts.split(text) if piece]
         return tuple(
             token

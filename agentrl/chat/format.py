@@ -3,17 +3,17 @@
     opening ──► sampled ──► reply ──► sampled ──► reply ──► ...
 
 `opening` renders the prompt of an episode, `reply` what follows a sampled turn, `parse` reads a
-sampled turn, and `write` makes the one that a demonstration shows.
+sampled turn, and `write` makes the one that a demonstration shows. Behind a prompt, `call_opening`
+begins a turn that has to be a call; the policy goes on with it.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.chat.dialect import Dialect
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, installed_dialects
 from agentrl.chat.encoding import Encoder
 from agentrl.chat.images import ImageTokens, check_images, expanded, images_of
 from agentrl.chat.template import WAY_OUT, ChatTemplate
@@ -21,7 +21,7 @@ from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import end_of_thinking
 from agentrl.chat.turns import CALL, SPOKEN, SPOKEN_NEXT, Turns
 from agentrl.env import Action, ToolSchema
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
 from agentrl.rollout.image_window import ImageNote
 from agentrl.trajectory import Source
@@ -51,9 +51,10 @@ class ChatFormat:
     """How messages become tokens for one policy. Immutable; safe to share between episodes.
 
     `template` is a shipped template by name or a Jinja file, the tokenizer's own by default;
-    `dialect` a dialect by name, or the one that reads what the template writes; `images` says how
-    many tokens an image is, where the policy sees. Raises `ConfigError` for a template that cannot
-    be rendered incrementally: `docs/chat.md`.
+    `dialect` a dialect by name or `module:NAME`, or the one that reads what the template writes;
+    `images` says how many tokens an image is, where the policy sees. Raises `ConfigError` for a
+    template that cannot be rendered incrementally, and for one whose calls no dialect reads:
+    `docs/chat.md`.
     """
 
     dialect: Dialect
@@ -74,7 +75,9 @@ class ChatFormat:
         self._images = images
         self.template = ChatTemplate(tokenizer, template)
         self.turns = Turns(self.template)
-        self.dialect = find_dialect(dialect, self.template, self.turns)
+        self.dialect = (
+            read_dialect(self.template, self.turns) if dialect == "auto" else find_dialect(dialect)
+        )
         self.encode = Encoder(tokenizer, generation_prompt=self.turns.generation_prompt)
         self.begins_thinking = self.turns.generation_prompt.rstrip().endswith(THINK)
         self._closing = self.encode(self.turns.closing)
@@ -127,6 +130,21 @@ class ChatFormat:
         )
         return tuple(segment for segment in segments if segment.token_ids)
 
+    def call_opening(self, tool: str = "") -> Segment:
+        """Return the beginning of a turn that calls `tool`, or any tool, behind a prompt.
+
+        What the policy samples goes on from there, and `parse` reads both together. Raises
+        `ConfigError` where a turn cannot be made to call.
+        """
+        if self.dialect.begin is None:
+            raise ConfigError(f"the dialect {self.dialect.name!r} has no way to begin a call")
+        if self.begins_thinking:
+            raise ConfigError(
+                f"{self.template.name} has the policy think first, where no call is read"
+            )
+        name = self.template.control.neutral(tool)
+        return Segment("template", self.encode(self.dialect.begin(name)))
+
     @property
     def image_note(self) -> ImageNote:
         """Return what stands in the place of an image that is in a context no more."""
@@ -142,17 +160,29 @@ class ChatFormat:
         return ImageNote(self.encode(NOTE), at, len(between) - at - 1)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read a sampled turn. Never raises, for any token ids."""
+        """Read a sampled turn, for any token ids.
+
+        Raises `EnvError`, and nothing else, for a dialect that breaks its promise to read any text.
+        """
+        text = self.text(token_ids)
+        start = end_of_thinking(text) if self.begins_thinking else 0
+        with blame(EnvError, f"the dialect {self.dialect.name!r} cannot read a turn"):
+            action = cast("Any", self.dialect.parse(text, start))
+            if not isinstance(action, Action):
+                raise TypeError(f"its parse returned a {type(action).__name__}; return an Action")
+        return replace(action, malformed_text=text) if action.malformed else action
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Return the text of a turn without the token that ends it, for any token ids."""
         said = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids
         # A padded vocabulary has ids that stand for nothing; they decode to nothing.
         known = [token for token in said if 0 <= token < _MAX_TOKEN_ID]
-        text = cast(
+        return cast(
             "str",
             self._tokenizer.decode(
                 known, skip_special_tokens=False, clean_up_tokenization_spaces=False
             ),
         )
-        return self.dialect.parse(text, end_of_thinking(text) if self.begins_thinking else 0)
 
     def write(self, action: Action) -> tuple[int, ...]:
         """Return the ids a policy would have sampled for this action, its stop token included.
@@ -192,33 +222,50 @@ class ChatFormat:
         return frozenset(stops if own is None else stops | {own})
 
 
-def find_dialect(name: str, template: ChatTemplate, turns: Turns) -> Dialect:
-    """Return the dialect called `name`; `auto` is the one that reads the template's own calls.
+def read_dialect(template: ChatTemplate, turns: Turns) -> Dialect:
+    """Return the dialect that reads the calls which a template writes.
 
-    A template that writes no calls gets Hermes. Raises `ConfigError` for a name nobody has and for
-    calls nobody reads.
+    A template that knows no tools, and so is used without, gets Hermes. Raises `ConfigError` for
+    calls that nobody reads, and where a template that shows tools does not show how they are
+    called: another dialect's calls would be trained without a word.
     """
-    if name != "auto":
-        if name in DIALECTS:
-            return DIALECTS[name]
-        near = get_close_matches(name, DIALECTS, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(DIALECTS)}"
-        raise ConfigError(f"policy.dialect is {name!r}, which is no dialect; {meant}")
     try:
         turn = turns.turn(Message("assistant", "", tool_calls=(CALL,)))
-    except ConfigError:
-        return DIALECTS["hermes"]
-    for dialect in DIALECTS.values():
-        if [(c.name, c.arguments) for c in dialect.parse(turn, 0).tool_calls] == [
-            (CALL.name, CALL.arguments)
-        ]:
-            return dialect
-    if CALL.name not in turn:
-        return DIALECTS["hermes"]
-    raise ConfigError(
-        f"{template.name} writes a tool call as {turn!r}, which no dialect of agentrl reads "
-        f"({', '.join(DIALECTS)}); set policy.template and policy.dialect to the same one of them"
-    )
+    except ConfigError as error:
+        if "tool_calls" not in template.source:
+            return DIALECTS["hermes"]
+        raise ConfigError(
+            f"{template.name} has a syntax for tool calls and cannot render one, so its dialect is "
+            f"not known ({error}); {_NAME_ONE}"
+        ) from error
+    for known in (DIALECTS, installed_dialects()):
+        for dialect in known.values():
+            try:
+                read = dialect.parse(turn, 0).tool_calls
+            except Exception as error:
+                raise ConfigError(
+                    f"the dialect {dialect.name!r} cannot read {turn!r}: {type(error).__name__}: "
+                    f"{error}; {_NAME_ONE}"
+                ) from error
+            if [(c.name, c.arguments) for c in read] == [(CALL.name, CALL.arguments)]:
+                return dialect
+    if turn != turns.turn(Message("assistant", "")):
+        raise ConfigError(
+            f"{template.name} writes a tool call as {turn!r}, which no dialect reads "
+            f"({', '.join(installed_dialects())}); {_NAME_ONE}"
+        )
+    if not turns.tool_fault:
+        raise ConfigError(
+            f"{template.name} shows tools, and leaves out the calls of earlier turns, so its "
+            f"dialect is not known; {_NAME_ONE}"
+        )
+    return DIALECTS["hermes"]
+
+
+_NAME_ONE = (
+    "set policy.dialect to the one that the model was trained with, or policy.template to one that "
+    f"agentrl ships ({', '.join(DIALECTS)}), or {OWN_DIALECT}"
+)
 
 
 def _notice(tools: Sequence[ToolSchema]) -> Message:

@@ -94,6 +94,17 @@ def _answers_broken_calls(chat: ChatFormat) -> str:
     return repr(broken.malformed[0])
 
 
+def _begins_calls(chat: ChatFormat) -> str:
+    if chat.dialect.begin is None or chat.begins_thinking:
+        return "a turn cannot be made to call; programs that require it are refused"
+    for tool in ("", TOOL_NAME):
+        begun, whole = chat.dialect.begin(tool), chat.dialect.write("", (CALL,))
+        expect(whole.startswith(begun), f"{whole!r} does not begin with {begun!r}")
+        cut_short = chat.parse(chat.call_opening(tool).token_ids)
+        expect(bool(cut_short.malformed), f"{begun!r} alone was read as {cut_short!r}")
+    return repr(chat.dialect.begin(""))
+
+
 def _actions(chat: ChatFormat) -> tuple[Action, ...]:
     """Return the suite as this policy would say it."""
     if not chat.begins_thinking:
@@ -121,6 +132,7 @@ FORMAT_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
         "a reply alone has the tokens it has in place": _suffix_tokens,
         "content cannot become control tokens": _injection,
         "a broken call becomes an answer": _answers_broken_calls,
+        "a turn can be made to call": _begins_calls,
     }
 )
 """By name."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import TemplateError
 
 from agentrl.chat.control import ControlTokens
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import DIALECTS, find_dialect, installed_dialects
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message
@@ -90,15 +90,17 @@ def as_dict(message: Message, control: ControlTokens) -> dict[str, Any]:
 
 def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[str, str]:
     """Return what to call the template in errors, and its source."""
-    if template in DIALECTS:
-        return f"the shipped template {template!r}", DIALECTS[template].template
     if template is not None:
-        if not (path := Path(template)).is_file():
+        path = Path(template)
+        if template not in DIALECTS and path.is_file():
+            return f"the template {template}", path.read_text(encoding="utf-8")
+        if ":" not in template and template not in installed_dialects():
             raise ConfigError(
                 f"policy.template is {template!r}, which is neither a shipped template ({SHIPPED}) "
                 "nor a file; correct the name or the path"
             )
-        return f"the template {template}", path.read_text(encoding="utf-8")
+        dialect = find_dialect(template, key="policy.template")
+        return f"the template of the dialect {dialect.name!r}", dialect.template
     own: Any = tokenizer.chat_template
     if isinstance(own, dict):
         named = cast("dict[str, str]", own)

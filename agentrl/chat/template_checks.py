@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from agentrl.chat.template import ChatTemplate
+from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, SPOKEN, TOOL, TOOL_NAME
 from agentrl.message import Message, ToolCall
 
@@ -23,7 +23,7 @@ def expect(holds: bool, otherwise: str) -> None:
 def _shows_tools(template: ChatTemplate) -> str:
     text = template.render((ASK,), (TOOL,), generation_prompt=True)
     for wanted in (TOOL_NAME, "Where."):
-        expect(wanted in text, f"a tool's {wanted!r} is nowhere in the prompt")
+        expect(wanted in text, f"a tool's {wanted!r} is nowhere in the prompt; {WAY_OUT}")
     return "names and descriptions are in the prompt"
 
 

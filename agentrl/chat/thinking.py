@@ -13,13 +13,16 @@ def end_of_thinking(text: str) -> int:
 def find_spoken(text: str, what: str, start: int) -> int:
     """Return where `what` is first found outside thinking blocks, -1 if nowhere.
 
-    `start` lies outside them. A block that is never closed reaches to the end.
+    `start` lies outside them. A block that is never closed reaches to the end. The work is linear
+    in the text, however many blocks there are.
     """
-    while True:
-        at, thinking = text.find(what, start), text.find(OPEN, start)
-        if at < 0 or thinking < 0 or at < thinking:
+    at = start
+    while (at := text.find(what, max(at, start))) >= 0:
+        thinking = text.find(OPEN, start, at)
+        if thinking < 0:
             return at
         closed = text.find(CLOSE, thinking)
         if closed < 0:
             return -1
         start = closed + len(CLOSE)
+    return -1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.chat.control import BREAK, ControlTokens
 from agentrl.chat.dialect import Dialect
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import find_dialect
 from agentrl.chat.template import as_dict
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
@@ -138,9 +138,10 @@ def _further(dialect: Dialect) -> list[str]:
 
 
 def _shipped(template: str) -> Dialect:
-    if template not in DIALECTS:
+    dialect = find_dialect(template, key="policy.template")
+    if not dialect.special_tokens:
         raise ConfigError(
-            f"template {template!r} is not shipped, and a new tokenizer's special tokens come from "
-            f"a shipped one; choose {' or '.join(DIALECTS)}"
+            f"the dialect {template!r} names no special tokens, and those of a new tokenizer come "
+            "from its dialect; set policy.template: hermes"
         )
-    return DIALECTS[template]
+    return dialect

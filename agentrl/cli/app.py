@@ -34,7 +34,7 @@ from agentrl.cli import (
 )
 from agentrl.cli.console import out, show_error
 from agentrl.cli.reference import markdown
-from agentrl.errors import AgentrlError
+from agentrl.errors import AgentrlError, ConfigError
 
 DEBUG = "--debug"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -106,6 +106,12 @@ def add_commands() -> None:
             show_error(ImportError(f"the command {point.name!r} is left out: {error}"))
 
 
+def _is_key_option(argument: str) -> bool:
+    """Whether an argument is a key of a config with the dashes of an option before it."""
+    name = argument.removeprefix("--").partition("=")[0]
+    return argument.startswith("--") and "." in name and name.partition(".")[0].isidentifier()
+
+
 def main() -> None:
     """Run a command. Exits 2 for an error agentrl raises on purpose or a file that cannot be used,
     130 after Ctrl-C.
@@ -116,8 +122,18 @@ def main() -> None:
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())
     add_commands()
+    arguments = [argument for argument in arguments if argument != DEBUG]
+    if key := next(filter(_is_key_option, arguments), None):
+        name, _, value = key.removeprefix("--").partition("=")
+        show_error(
+            ConfigError(
+                f"{key} is no option: keys of a config are set without dashes, as "
+                f"{name}={value or 'VALUE'}"
+            )
+        )
+        sys.exit(2)
     try:
-        app([argument for argument in arguments if argument != DEBUG], prog_name="agentrl")
+        app(arguments, prog_name="agentrl")
     except AgentrlError as error:
         if debug:
             raise

@@ -26,7 +26,7 @@ def check_splits(
     from agentrl.split_guard import check_overlap
 
     loaded = load_config(config, overrides or ())
-    env = wiring.env_factory(loaded)()
+    env = wiring.env_factory(loaded, plays=False)()
     heldout = wiring.evaluation_tasks(loaded, env)
     found = wiring.split_overlap(loaded, env, heldout, train_tasks=train_tasks)
     looked = f"{found.heldout} held-out and {found.train} train tasks"

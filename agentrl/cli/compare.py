@@ -61,7 +61,13 @@ def compare(
     for title, flips in (("gained", found.gained), ("lost", found.lost)):
         if flips and show > 0:
             out.print()
-            rows = [(flip.task, f"{flip.a:.2f}", f"{flip.b:.2f}") for flip in islice(flips, show)]
-            show_table((title, "A", "B"), rows)
+            rows = [
+                (flip.task, flip.prompt, f"{flip.a:.2f}", f"{flip.b:.2f}")
+                for flip in islice(flips, show)
+            ]
+            show_table((title, "task", "A", "B"), rows)
+    if show > 0 and (found.gained or found.lost):
+        for folder in filter(Path.is_dir, (a, b)):
+            out.print(f"agentrl view {folder} shows its trajectories", markup=False)
     if json is not None:
         write_json(json, found.to_json())

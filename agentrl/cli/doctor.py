@@ -1,13 +1,29 @@
 """`agentrl doctor`."""
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.cli.arguments import Overrides
 from agentrl.cli.console import out
 
 
-def doctor() -> None:
+def doctor(
+    config_file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="Say whether this machine has what this config needs."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
     """Say what this machine has, and how to get what it lacks."""
+    if config_file is not None:
+        _check(config_file, overrides or [])
+        return
     from agentrl.doctor import examine
 
     table = Table(show_edge=False)
@@ -21,3 +37,16 @@ def doctor() -> None:
             get_it = "" if part.live else part.get_it
             table.add_row(Text(part.name), state, Text(part.detail), Text(get_it))
     out.print(table)
+
+
+def _check(config_file: Path, overrides: list[str]) -> None:
+    """Raise `ConfigError` for what the config needs and is not here, as `train` would at once."""
+    from agentrl.config.load import load_config
+    from agentrl.preflight import check_training
+
+    config = load_config(config_file, overrides)
+    check_training(config)
+    from agentrl.wiring import env_factory  # not before: it takes a second
+
+    env_factory(config)
+    out.print(f"{config_file}: this machine has what it needs", markup=False, highlight=False)

@@ -39,6 +39,14 @@ def evaluate(
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model at --endpoint.")] = None,
+    player: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Evaluate a player without a model: gold, random, or your function as "
+            "module:function.",
+        ),
+    ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the whole report here, too.")
     ] = None,
@@ -52,7 +60,7 @@ def evaluate(
     writable(json, "--json")
     asked = None if endpoint is None and model is None else endpoint_of(endpoint, model)
     if target.is_dir():
-        if asked is None:
+        if asked is None and player is None:
             checkpoint = checkpoint_of(target, checkpoint)
         target = target / "config.yaml"
     elif not target.exists() and target.suffix not in {".yaml", ".yml"}:
@@ -66,8 +74,16 @@ def evaluate(
             out=out,
             resume=resume,
             endpoint=asked,
+            player=player,
         )
     show_table(HEADINGS, report.rows())
+    if cut := report.overall.outcomes.get("truncated_tokens", 0):
+        err.print(
+            f"{cut} trajectories ran out of room for tokens: raise engine.context_tokens "
+            f"({config.engine.context_tokens}) to let them end",
+            markup=False,
+            highlight=False,
+        )
     if json is not None:
         write_json(json, report.to_json())
 

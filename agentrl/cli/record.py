@@ -39,10 +39,11 @@ def record(
     ] = False,
 ) -> None:
     """Record what an environment's gold player does, or what you do, to train on."""
+    from agentrl.env_contract import checked_tasks
     from agentrl.registry import make
 
     make_env = partial(make, id, **env_kwargs(kwargs))
-    chosen = list(islice(make_env().tasks("train", seed=seed), tasks))
+    chosen = list(islice(checked_tasks(make_env(), "train", seed=seed), tasks))
     if player == "human":
         count = asyncio.run(_by_hand(make_env(), chosen, file, at=at, terminal=terminal))
     else:

@@ -1,6 +1,8 @@
 """`agentrl train`."""
 
+import shlex
 import signal
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -36,7 +38,6 @@ def train(
 
     Ctrl-C stops cleanly with a checkpoint; --resume goes on from there.
     """
-    from agentrl import training
     from agentrl.config.load import load_config
 
     launch = Launch.of()
@@ -46,14 +47,22 @@ def train(
         follow(launch)
         return
     config = load_config(config_file, overrides or ())
+    folder = config.run.folder / config.run.name
     try:
         with _sigterm_as_ctrl_c(), watch(err) as progress:
+            progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
+            from agentrl import training  # after the line: it takes seconds
+
             result = training.train(
                 config, progress=progress, resume=resume, cut_damaged=cut_damaged
             )
     except KeyboardInterrupt:
-        folder = config.run.folder / config.run.name
-        err.print(f"stopped; the same command with --resume goes on from {folder}")
+        command = "the same command with --resume"
+        if launch is None:
+            program = sys.argv[0] if sys.argv[0].endswith("/agentrl") else "agentrl"
+            words = [program, "train", str(config_file), *(overrides or ()), "--resume"]
+            command = shlex.join(words)
+        err.print(f"stopped; {command} goes on from {folder}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     show(result)
 

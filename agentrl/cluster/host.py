@@ -27,6 +27,7 @@ from agentrl.errors import (
 from agentrl.run_id import using_run_id
 from agentrl.sandbox import SandboxSettings, using_sandbox
 from agentrl.scope import run_scope
+from agentrl.user_code import with_place
 
 Method = Literal["reset", "step", "fork", "close"]
 ERRORS: dict[str, type[Exception]] = {
@@ -60,11 +61,11 @@ class Raised:
             case EngineLost():
                 return cls("engine_lost", str(error))
             case RolloutError():
-                return cls(error.kind, str(error))
+                return cls(error.kind, with_place(str(error), error))
             case TimeoutError():
                 return cls("env", "missed its deadline")
             case _:
-                return cls("env", f"{type(error).__name__}: {error}")
+                return cls("env", with_place(f"{type(error).__name__}: {error}", error))
 
     def error(self) -> Exception:
         """Return the error again."""

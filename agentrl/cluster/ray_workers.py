@@ -11,6 +11,7 @@ from agentrl.cluster.connection import connected, first_line
 from agentrl.cluster.env import RemoteEnv
 from agentrl.cluster.fleet import Fleet, WorkerDied
 from agentrl.cluster.host import Belongings, EnvHost, Method
+from agentrl.engine.placement import VARIABLE
 from agentrl.env import Env
 from agentrl.errors import ConfigError
 from agentrl.run_id import run_id
@@ -44,6 +45,8 @@ class RayWorker:
                 max_concurrency=CALLS_AT_ONCE,
                 max_restarts=0,  # what a worker held is gone with it: the fleet decides
                 scheduling_strategy="SPREAD",
+                # Environments need no GPU, and what they import must not take memory of one.
+                runtime_env={"env_vars": {VARIABLE: ""}},
             ).remote(make_env, belongings)
         )
         try:

@@ -125,13 +125,7 @@ def _mode(config: RunConfig) -> Iterator[str]:
 
 def _own_gpus(config: RunConfig) -> Iterator[str]:
     engine, cluster = config.engine, config.cluster
-    if engine.processes and cluster.kind != "ray":
-        yield (
-            "engine.broadcast.backend is nccl and engine.processes are on this machine, where they "
-            "share the trainer's GPU, which NCCL refuses; choose gloo, or set cluster.kind: ray "
-            "and cluster.engine_gpus"
-        )
-    elif engine.processes and cluster.engine_gpus < 1:
+    if engine.processes and cluster.kind == "ray" and cluster.engine_gpus < 1:
         yield (
             f"engine.broadcast.backend is nccl and cluster.engine_gpus is {cluster.engine_gpus:g}: "
             "NCCL needs a GPU of its own for every engine; set it to 1, or choose gloo"
@@ -157,7 +151,7 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "engine.vllm.adapters is native and learn.lora is not set, so there are none; leave it "
             "out, or set learn.lora"
         )
-    if engine.probe is not None and not count:
+    if engine.probe is not None and engine.kind == "local" and not count:
         yield (
             "engine.probe is set and the engine is in this process, which copies the trainer's "
             "weights itself; leave it out, or set engine.processes or engine.addresses"

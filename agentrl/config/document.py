@@ -44,6 +44,11 @@ class Document:
         return ""
 
 
+MOST_NODES = 100_000
+"""Keys and values of a config, with every anchor written out."""
+NODE_CHARACTERS = 1000
+
+
 class _Loader(yaml.SafeLoader):
     """YAML with the plain values of YAML 1.2: `1e-3` is a number, `no` and `12:30` are text."""
 
@@ -111,7 +116,11 @@ def read(path: Path) -> Document:
                 f"{path}: a config is a mapping of keys, got {_kind(node)} at the top"
             )
         walk = _Walk(path)
-        walk.check_no_cycle(node, ())
+        if (count := walk.count_nodes(node, ())) > MOST_NODES:
+            raise ConfigError(
+                f"{path}: with its anchors written out it has {count} keys and values, and a "
+                f"config has {MOST_NODES} at most; name fewer, or take out anchors that repeat"
+            )
         walk.mapping(node, ())
         values: dict[str, Any] = loader.construct_document(node)
         json.dumps(values)
@@ -135,13 +144,22 @@ class _Walk:
         self.path = path
         self.origins: dict[KeyPath, str] = {}
         self.problems: list[Problem] = []
+        self._counts: dict[int, int] = {}
 
-    def check_no_cycle(self, node: yaml.Node, above: tuple[int, ...]) -> None:
+    def count_nodes(self, node: yaml.Node, above: tuple[int, ...]) -> int:
+        """Count the nodes with every anchor written out; each is visited once.
+
+        A long text counts as one for every `NODE_CHARACTERS`.
+        Raises `ConfigError` for an anchor within itself.
+        """
         if id(node) in above:
             line = node.start_mark.line + 1
             raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; write it out")
-        for child in _children(node):
-            self.check_no_cycle(child, (*above, id(node)))
+        if id(node) not in self._counts:
+            inner = (self.count_nodes(child, (*above, id(node))) for child in _children(node))
+            text = node.value if isinstance(node, yaml.ScalarNode) else ""
+            self._counts[id(node)] = 1 + len(text) // NODE_CHARACTERS + sum(inner)
+        return self._counts[id(node)]
 
     def mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
         lines: dict[str, int] = {}

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agentrl.config.document import Document, Problem
+from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.schema import (
     Key,
     element_of,
@@ -36,8 +37,10 @@ def unknown_key(path: str, sections: Sequence[type[Section]], root: type[Section
     """Say that `path` is no key, what it may have meant, and what its section knows."""
     above, _, name = path.rpartition(".")
     known = sorted({key.name for section in sections for key in own_keys(section)})
-    near = [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, known, n=1)]
-    near = near or _elsewhere(path, root)
+    near = [FIELD_NAMES[name]] if name in FIELD_NAMES else []
+    near = near or _elsewhere(name, root, cutoff=1.0)
+    near = near or [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, known, n=1)]
+    near = near or _elsewhere(name, root, cutoff=0.75)
     hint = f"did you mean {near[0]}? " if near else ""
     where = f"Keys of {above}" if above else "Keys of a config"
     if len(sections) == 1 and (method := method_of(sections[0])):
@@ -144,6 +147,8 @@ def _wrong_value(place: _Place, value: object) -> str:
         way = f"; write {place.dotted}.name={value}, or `{place.dotted}: {{name: {value}}}`"
         return f"{place.dotted} is {value}, wanted a section{way}"
     hint = _hint(value, place.annotation, required=required)
+    if value == 0 and place.path[:1] == ("warmstart",):
+        hint = "; write warmstart=null to leave the warm start out"
     return f"{place.dotted} is {shown(value)}, wanted {wants}{hint}{_doc(place)}"
 
 
@@ -177,10 +182,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _elsewhere(path: str, root: type[Section]) -> list[str]:
-    """Find the same key, or one spelt almost like it, in another section."""
+def _elsewhere(name: str, root: type[Section], *, cutoff: float) -> list[str]:
+    """Return the key of another section with this name, or at least so like it."""
     by_name: dict[str, str] = {}
     for key in keys(root):
         by_name.setdefault(key.name, key.path)
-    name = path.rpartition(".")[2]
-    return [by_name[near] for near in difflib.get_close_matches(name, by_name, n=1, cutoff=0.75)]
+    return [by_name[near] for near in difflib.get_close_matches(name, by_name, n=1, cutoff=cutoff)]

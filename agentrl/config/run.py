@@ -101,7 +101,8 @@ class PolicySection(Section):
     template: str | None = None
     """Chat template: a shipped one by name, a file, or the tokenizer's own by default."""
     dialect: str = "auto"
-    """How tool calls are written: `hermes`, `llama3`, or found out from the template."""
+    """How tool calls are written: `hermes`, `llama3`, one of an installed distribution, your own as
+    `module:NAME`, or found out from the template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights as they are loaded, and in the engine; training has `learn.precision`."""
     device: str = "auto"
@@ -128,12 +129,13 @@ class VllmSection(Section):
 
 
 class ProbeSection(Section):
-    """Engines in other processes show after every load that they compute what the trainer does."""
+    """Engines show after every load that they compute what the trainer does."""
 
     tokens: PositiveInt = 16
     """Fixed tokens that both score."""
-    max_gap: PositiveFloat = 0.5
-    """How far apart they may be on any of them, in nats; 0.01 where both compute in float32."""
+    max_gap: PositiveFloat | None = None
+    """How far apart they may be on any of them, in nats. Unless set, 0.01 where trainer and engine
+    both compute in float32, else 0.5, and 0.5 with `endpoint`."""
     deadline_s: PositiveFloat = 120.0
     """For the weights to be loaded, and again for the tokens to be scored."""
 
@@ -142,8 +144,8 @@ class BroadcastSection(Section):
     """New weights go to all engines at once, over a process group of torch."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """What carries them: `auto` is nccl where trainer and engines each have GPUs of their own
-    (`cluster.engine_gpus`), and gloo elsewhere."""
+    """What carries them: `auto` is nccl where trainer and engines each have GPUs of their own, on
+    this machine or by `cluster.engine_gpus`, and gloo elsewhere."""
     bucket_bytes: PositiveInt = 64 * 2**20
     """How much is sent at once; two such buckets are under way."""
     deadline_s: PositiveFloat = 120.0
@@ -182,7 +184,7 @@ class EngineSection(Section):
     """How often a process that died is replaced."""
     probe: ProbeSection | None = None
     """New weights are proven, or taken back; null believes that an engine has what it was given.
-    With `endpoint` they always are."""
+    With `vllm` and `endpoint` they always are."""
     broadcast: BroadcastSection | None = None
     """Null sends weights through shared memory, Ray's object store or sockets, wherever engines
     are."""
@@ -220,7 +222,8 @@ class AlarmsSection(Section):
     min_count: PositiveInt = 50
     """Attempts before anything is judged."""
     thresholds: dict[FailureKind, float] = Field(default_factory=dict)
-    """Highest tolerated share of attempts by kind: `env`, `tool`, `sandbox`, `engine`."""
+    """Highest tolerated share of attempts by kind: `env`, `tool`, `sandbox`, `verifier`,
+    `engine`."""
 
 
 class RolloutSection(Section):
@@ -270,7 +273,8 @@ class RolloutSection(Section):
     retries: int = Field(default=2, ge=0)
     """How often a failed trajectory is started again, alone."""
     max_failed_fraction: float = Field(default=0.2, ge=0, le=1)
-    """The run stops when more of a step's trajectories than this fail for good."""
+    """The run stops when more of a step's trajectories than this fail for good. Those whose
+    verifier gave no verdict do not count."""
     reset_s: PositiveFloat = 60.0
     """Deadline of an environment's reset."""
     step_s: PositiveFloat = 60.0
@@ -290,7 +294,8 @@ UNTIL_STEPS = 10
 
 
 class WarmstartSection(Section):
-    """Supervised training on demonstrations before reinforcement learning."""
+    """Supervised training on demonstrations before reinforcement learning; `warmstart: null`
+    leaves it out."""
 
     steps: PositiveInt = 600
     """Optimiser steps; with `until_loss` the most there are."""

@@ -57,6 +57,10 @@ class Eyes:
         self._names = Kept(_name)
         self._features = Kept(self._look, lambda features: features.nbytes)
 
+    async def prepare(self, spans: Sequence[ImageSpan]) -> None:
+        """Cut up the images of a request in a thread. Raises `EnvError` for what is no image."""
+        await self._processor.prepare(spans)
+
     def sight(self, prompt: Sequence[int], spans: Sequence[ImageSpan]) -> Sight:
         """Return what a prompt shows. Raises `ValueError` for images that are not where they are
         said to be."""

@@ -23,12 +23,14 @@ from agentrl.engine.decoder import Capacity, Segment, open_decoder
 from agentrl.engine.eyes import Sight
 from agentrl.engine.flight import Flight
 from agentrl.engine.noise import uniforms
+from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.engine.sampling import sample
 from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.slots import Slot, place
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
-from agentrl.errors import AgentrlError, EngineError, blame
+from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
+from agentrl.machine import set_batch_invariance
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.vision.processor import ImageProcessor
 
@@ -92,18 +94,23 @@ class LocalEngine(Closing):
                 raise ValueError(f"engine.{name} must be 1 or more, got {value}")
         if prefill_tokens < 1:
             raise ValueError(f"prefill_tokens must be 1 or more, got {prefill_tokens}")
+        set_batch_invariance()
         if threads is not None:
             torch.set_num_threads(threads)
         capacity = Capacity(
             slots=slots, context_tokens=context_tokens, prefill_tokens=prefill_tokens
         )
-        self._decoder = open_decoder(
-            model,
-            capacity,
-            device=torch.device(device or model.device),
-            dtype=dtype or model.dtype,
-            images=images,
-        )
+        subject = f"the local engine of {slots} slots with {context_tokens} tokens each"
+        with explain_out_of_memory(
+            ConfigError, subject, "Lower engine.slots or engine.context_tokens."
+        ):
+            self._decoder = open_decoder(
+                model,
+                capacity,
+                device=torch.device(device or model.device),
+                dtype=dtype or model.dtype,
+                images=images,
+            )
         self._capacity = capacity
         self._decode = decode
         self._version = version
@@ -113,6 +120,8 @@ class LocalEngine(Closing):
         self._loop: asyncio.Task[None] | None = None
         self._open = True
         self._paused = False
+        self._preparing: set[str] = set()
+        """Requests whose images are being cut up."""
         self._broken: EngineError | None = None
         self._requests = self._steps = self._sampled = self._computed = self._cached = 0
         self._scored = 0
@@ -130,6 +139,8 @@ class LocalEngine(Closing):
         context, a token outside the vocabulary, an id already in flight. Raises `EngineError` when
         the engine is closed or broken.
         """
+        if not await self._prepare(request):
+            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
         self._check_usable()
         check_request(
             request,
@@ -157,6 +168,8 @@ class LocalEngine(Closing):
 
         Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
         """
+        if not await self._prepare(request):
+            return Scores(logprobs=(), version=self._version)
         self._check_usable()
         check_score(
             request,
@@ -182,6 +195,7 @@ class LocalEngine(Closing):
 
         An id that is not in flight is ignored: the request may just have ended by itself.
         """
+        self._preparing.discard(request_id)
         if (flight := self._flights.get(request_id)) is not None:
             self._end(flight, "aborted")
 
@@ -378,6 +392,7 @@ class LocalEngine(Closing):
         flight.end(finish)
 
     def _end_all(self) -> None:
+        self._preparing.clear()
         for flight in list(self._flights.values()):
             self._end(flight, "aborted")
 
@@ -408,6 +423,17 @@ class LocalEngine(Closing):
             raise self._broken
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
+
+    async def _prepare(self, request: GenerateRequest | ScoreRequest) -> bool:
+        """Cut up the images of a request; return False for one that was ended meanwhile."""
+        if self._decoder.eyes is None or not request.images:
+            return True
+        self._preparing.add(request.id)
+        try:
+            await self._decoder.eyes.prepare(request.images)
+            return request.id in self._preparing
+        finally:
+            self._preparing.discard(request.id)
 
     def _sight(self, request: GenerateRequest | ScoreRequest) -> Sight | None:
         """Return what a request shows; `ValueError` for images that are not where it says."""

@@ -6,11 +6,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentrl.engine.placement import DevicePlacement, place_devices, visible_devices
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.errors import ConfigError
+from agentrl.launch import Launch
 from agentrl.policy import PolicyEngine, Sampling
 
 if TYPE_CHECKING:
+    import torch
+
     from agentrl.config.run import EngineSection, RunConfig
     from agentrl.engine.remote.spreading import Spreader
     from agentrl.first_policy import Policy
@@ -66,8 +70,11 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     section = config.engine
     if section.kind == "endpoint":
         return engine_at_endpoint(config, policy)
+    if section.kind == "vllm":
+        check_file_shapes(policy)
     recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
-    spreader = _spreader(config, str(policy.model.device))
+    placement = placement_of(config, policy.model.device)
+    spreader = _spreader(config, str(policy.model.device), placement)
     if section.addresses:
         return engines_at(section, spreader)
     if section.processes and config.cluster.kind == "ray":
@@ -86,18 +93,39 @@ def engine_of(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     if section.processes:
         from agentrl.engine.remote import ProcessEngine, Replicas
 
+        devices = placement.engines if placement else (None,) * section.processes
         engines = [
             ProcessEngine(
-                recipe,
+                # The only device that its process sees.
+                replace(recipe, device="cuda", cuda_devices=device) if device else recipe,
                 python=section.python or sys.executable,
                 start_s=section.start_s,
                 max_restarts=section.max_restarts,
             )
-            for _ in range(section.processes)
+            for device in devices
         ]
         is_alone = len(engines) == 1 and spreader is None
         return engines[0] if is_alone else Replicas(engines, spreader)
     return recipe.open(policy.model, policy.tokenizer, policy.images)
+
+
+def check_file_shapes(policy: "Policy") -> None:
+    """Raise `ConfigError` for a model whose weights have another shape than in its files.
+
+    vLLM loads weights as files have them. Others, such as those of experts that are one tensor in
+    memory and many in a file, would stay as they were.
+    """
+    from agentrl.engine.weights import shapes_in
+
+    in_files = shapes_in(policy.path)
+    weights = policy.model.state_dict()
+    unknown = [name for name, weight in weights.items() if tuple(weight.shape) not in in_files]
+    if unknown:
+        raise ConfigError(
+            f"engine.kind is vllm, and {type(policy.model).__name__} trains weights that its files "
+            f"hold in another shape ({', '.join(unknown[:2])}; {len(unknown)} in all), as models "
+            "with experts do: vLLM could not be given new ones; set engine.kind: local"
+        )
 
 
 def engines_at(section: "EngineSection", spreader: "Spreader | None" = None) -> ClosingEngine:
@@ -162,19 +190,47 @@ def engine_at_endpoint(config: "RunConfig", policy: "Policy") -> ClosingEngine:
     return engines[0] if len(engines) == 1 else Servers(engines)
 
 
-def _spreader(config: "RunConfig", device: str) -> "Spreader | None":
+def placement_of(config: "RunConfig", device: "torch.device") -> "DevicePlacement | None":
+    """Return which GPUs of this machine ranks and engine processes get; `device` is the trainer's.
+
+    None on a CPU, and where Ray or torchrun place them.
+    """
+    if device.type != "cuda" or config.cluster.kind == "ray" or Launch.of() is not None:
+        return None
+    import torch
+
+    return place_devices(
+        visible_devices(torch.cuda.device_count()),
+        ranks=config.learn.devices.count,
+        engines=config.engine.processes,
+        first=device.index or 0,
+    )
+
+
+def _spreader(
+    config: "RunConfig", device: str, placement: "DevicePlacement | None"
+) -> "Spreader | None":
     """Return what sends weights by broadcast, where a config asks for that; `device` is the
-    trainer's."""
-    section = config.engine.broadcast
+    trainer's.
+
+    Raises `ConfigError` for NCCL between processes that share a GPU of this machine.
+    """
+    section, cluster = config.engine.broadcast, config.cluster
     if section is None:
         return None
     from agentrl.engine.remote.spreading import Spreader
 
     backend = section.backend
+    is_apart = placement is not None and placement.has_own_devices
     if backend == "auto":
-        cluster = config.cluster
-        apart = cluster.kind == "ray" and cluster.engine_gpus >= 1 and config.engine.processes
-        backend = "nccl" if apart and device.startswith("cuda") else "gloo"
+        is_apart |= cluster.kind == "ray" and cluster.engine_gpus >= 1
+        backend = "nccl" if is_apart and config.engine.processes and device != "cpu" else "gloo"
+    elif backend == "nccl" and config.engine.processes and cluster.kind != "ray" and not is_apart:
+        shown = placement.describe() if placement else f"the trainer is on {device}"
+        raise ConfigError(
+            "engine.broadcast.backend is nccl, which needs a GPU for every process of its own, and "
+            f"{shown}; choose gloo, lower engine.processes, or start agentrl on more GPUs"
+        )
     return Spreader(
         backend=backend, bucket_bytes=section.bucket_bytes, deadline_s=section.deadline_s
     )

@@ -24,6 +24,8 @@ class EngineRecipe:
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "cpu"
     """Of `local`; vLLM takes what it sees."""
+    cuda_devices: str | None = None
+    """`CUDA_VISIBLE_DEVICES` of a process that is started for it; this process's unless set."""
     threads: int = 1
     """Torch's own, in the engine's process."""
     vllm: Mapping[str, Any] = field(default_factory=dict[str, Any])

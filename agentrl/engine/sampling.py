@@ -76,26 +76,51 @@ def distribution(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     shaped = [row for row, s in enumerate(samplings) if _is_shaped(s, logits.shape[-1])]
     if shaped:
         logits = logits.clone()
-    for row in shaped:
-        logits[row] = filtered(logits[row], samplings[row])
+        logits[shaped] = filtered(logits[shaped], [samplings[row] for row in shaped])
     return torch.log_softmax(logits, -1)
 
 
-def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Return one row with what the sampling never draws set to -inf; ties at the k-th stay."""
-    if sampling.temperature == 0:
-        point, best = torch.full_like(logits, -torch.inf), logits.argmax()
-        # 0, and what is no number where the largest is none.
-        point[best] = logits[best] - logits[best]
-        return point
-    if 0 < sampling.top_k < logits.shape[-1]:
-        smallest = logits.topk(sampling.top_k).values[-1]
-        logits = logits.masked_fill(logits < smallest, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, order = logits.sort()
-        out = ordered.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        out[-1] = False
-        logits = logits.masked_fill(torch.empty_like(out).scatter_(0, order, out), -torch.inf)
+def filtered(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """Return logits (rows, vocabulary) with -inf for tokens that a row's sampling never draws.
+
+    Ties at the k-th token stay. A greedy row keeps its first largest token, at 0.
+    """
+    logits = _limit_to_top_k(logits, [s.top_k if s.temperature else 0 for s in samplings])
+    logits = _limit_to_top_p(logits, [s.top_p if s.temperature else 1.0 for s in samplings])
+    greedy = [row for row, s in enumerate(samplings) if s.temperature == 0]
+    if greedy:
+        rows = logits[greedy]
+        best = rows.argmax(-1, keepdim=True)
+        largest = rows.gather(-1, best)
+        # 0, and NaN where the largest logit is not finite.
+        logits[greedy] = torch.full_like(rows, -torch.inf).scatter(-1, best, largest - largest)
+    return logits
+
+
+def _limit_to_top_k(logits: Tensor, counts: Sequence[int]) -> Tensor:
+    """Return a copy with the `counts` largest of each row; 0 keeps the row."""
+    counts = [count if count < logits.shape[-1] else 0 for count in counts]
+    if not any(counts):
+        return logits.clone()
+    last = torch.tensor([max(0, count - 1) for count in counts], device=logits.device)
+    smallest = logits.topk(max(counts)).values.gather(-1, last.unsqueeze(-1))
+    unlimited = torch.tensor([count == 0 for count in counts], device=logits.device)
+    smallest = smallest.masked_fill(unlimited.unsqueeze(-1), -torch.inf)
+    return logits.masked_fill(logits < smallest, -torch.inf)
+
+
+def _limit_to_top_p(logits: Tensor, shares: Sequence[float]) -> Tensor:
+    """Return the logits with the least likely tokens beyond each row's share at -inf, in place."""
+    limited = [row for row, share in enumerate(shares) if share < 1]
+    if not limited:
+        return logits
+    rows = logits[limited]
+    ordered, order = rows.sort()
+    rest = logits.new_tensor([1 - shares[row] for row in limited]).unsqueeze(-1)
+    dropped = ordered.softmax(-1).cumsum(-1) <= rest
+    dropped[:, -1] = False
+    mask = torch.empty_like(dropped).scatter_(-1, order, dropped)
+    logits[limited] = rows.masked_fill(mask, -torch.inf)
     return logits
 
 

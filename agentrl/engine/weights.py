@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
@@ -35,6 +36,16 @@ def read_weights(weights: Weights, *, device: torch.device | None = None) -> Map
     for file in files:
         state.update(load_file(file))
     return state
+
+
+def shapes_in(folder: str | PathLike[str]) -> frozenset[tuple[int, ...]]:
+    """Return the shapes of the weights in a folder of safetensors, which are not read."""
+    shapes: set[tuple[int, ...]] = set()
+    for file in _files_in(Path(folder)):
+        with safe_open(file, framework="pt") as opened:
+            names: list[str] = opened.keys()
+            shapes.update(tuple(opened.get_slice(name).get_shape()) for name in names)
+    return frozenset(shapes)
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -33,6 +33,8 @@ class Flip:
     a: float
     """Share of the task's pairs that pass."""
     b: float
+    prompt: str = ""
+    """First words of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ def compare(
             f"{len(shared)} trajectories are in both evaluations, and in every pair one broke or "
             "there is none; there is nothing to compare: look at what failed first"
         )
-    names = {key[0]: of_a[key].task for key in sorted(shared)}
+    names = {key[0]: (of_a[key].task, of_a[key].prompt) for key in sorted(shared)}
     pairs = sum(map(len, groups.values()))
     return _compared(
         groups, names, rules, failed=len(shared) - pairs, unmatched=unmatched, pairs=pairs
@@ -118,7 +120,7 @@ def compare(
 
 def _compared(
     groups: Mapping[str, Sequence[tuple[float, float]]],
-    names: Mapping[str, str],
+    names: Mapping[str, tuple[str, str]],
     rules: Rules,
     *,
     failed: int,
@@ -130,7 +132,12 @@ def _compared(
         for task, own in groups.items()
     }
     shares = [
-        Flip(task=names[task], a=fmean(x for x, _ in own), b=fmean(y for _, y in own))
+        Flip(
+            task=names[task][0],
+            a=fmean(x for x, _ in own),
+            b=fmean(y for _, y in own),
+            prompt=names[task][1],
+        )
         for task, own in passed.items()
     ]
     trials = [len(own) for own in passed.values()]

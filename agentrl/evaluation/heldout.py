@@ -15,7 +15,7 @@ from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.rollout.gate.runner import Gate
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.repeats import Repeats
-from agentrl.scheduler import Attempt, Hooks
+from agentrl.scheduler import Attempt, Hooks, check_scored
 from agentrl.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Trajectory, Tree, reward_of
@@ -65,6 +65,7 @@ class Evaluation:
             play = _Play(self, replace(rollouts, entropies=False), bar, record)
             trees = await play.collect()
         counted = play.counted(trees)
+        check_scored([leaf.outcome for tree in counted for leaf in tree.leaves])
         report = self.report([one for tree in counted for one in tree.trajectories()], k=self.k)
         return replace(
             report,

@@ -12,13 +12,17 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.evaluation.budget import Budget
 from agentrl.evaluation.folder import open_record
+from agentrl.evaluation.player import evaluate_player
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import Report
 from agentrl.evaluation.reports import REPORT
 from agentrl.evaluation.scaling.catalogue import method_of
 from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.first_policy import load_policy
+from agentrl.heap import frozen_heap
+from agentrl.preflight import check_machine
 from agentrl.progress import Progress, Quiet
+from agentrl.reachable import endpoint_faults
 from agentrl.sandbox import using_sandbox
 from agentrl.scope import run_scope
 from agentrl.thread import run_to_the_end
@@ -36,6 +40,7 @@ def evaluate(
     out: Path | None = None,
     resume: bool = False,
     endpoint: "Endpoint | None" = None,
+    player: str | None = None,
 ) -> Report:
     """Evaluate a policy on the held-out tasks of `config`.
 
@@ -46,11 +51,20 @@ def evaluate(
     missing there, those that broke among it. Raises `ConfigError` naming the keys that changed.
 
     With `endpoint` the policy is what answers there, and those of the config are not looked at.
+    With `player` there is none: `gold`, `random`, or `module:function`, which is given the messages
+    so far and the tools, and returns an `Action` or text.
     """
     if resume and out is None:
         raise ConfigError("resume (--resume) goes on with the evaluation in out (--out); name it")
     if not isinstance(config, RunConfig):
         config = load_config(config, overrides or {})
+    if player is not None:
+        if endpoint is not None or checkpoint is not None or out is not None:
+            raise ConfigError(
+                f"player (--player) is {player}, which has no endpoint, no checkpoint and no "
+                "tokens to keep; leave --endpoint, --checkpoint and --out out"
+            )
+        return run_to_the_end(evaluate_player(config, player, progress or Quiet()))
     if endpoint is not None:
         return _of_endpoint(config, endpoint, checkpoint, progress or Quiet(), out, resume=resume)
     path = checkpoint or _newest(config) or config.policy.path
@@ -66,11 +80,14 @@ def evaluate(
             "evaluate with engine.kind local or vllm and engine.endpoint null, or serve it and "
             "name that with endpoint (--endpoint)"
         )
+    policy = config.policy.model_copy(update={"path": str(path), "make": None})
+    progress = progress or Quiet()
+    check_machine(config.model_copy(update={"policy": policy}), progress.say)
     wiring.use_threads(config.run.threads)
     if out is None:
-        return run_to_the_end(_evaluate(config, path, progress or Quiet(), None))
+        return run_to_the_end(_evaluate(config, path, progress, None))
     with open_record(out, config, path, resume=resume) as record:
-        report = run_to_the_end(_evaluate(config, path, progress or Quiet(), record))
+        report = run_to_the_end(_evaluate(config, path, progress, record))
     write_json(out / REPORT, report.to_json())
     return report
 
@@ -122,6 +139,9 @@ def _of_endpoint(
                     f"evaluate.budget.{name}.{key} is {getattr(part, key)}, and the tokens of an "
                     "endpoint are not counted; bound turns, tool_calls or env_s instead"
                 )
+    if fault := endpoint_faults([endpoint.url], endpoint.key_variable).get(endpoint.url):
+        way = "start the server there, or name another" if fault.may_pass else "set it to the key"
+        raise ConfigError(f"--endpoint is {endpoint.url}, which {fault.why}; {way}")
     if out is None:
         return run_to_the_end(_ask(config, endpoint, progress, None))
     with open_record(out, config, str(endpoint), resume=resume) as record:
@@ -137,7 +157,7 @@ async def _ask(
 
     make_env = wiring.env_factory(config)
     heldout = wiring.evaluation_tasks(config, make_env(), progress.say)
-    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+    with using_sandbox(wiring.sandbox_settings(config.sandbox)), frozen_heap():
         async with run_scope(), EndpointEngine(endpoint) as engine:
             rollouts = wiring.rollouts(config, make_env, engine, EndpointChat())
             # Its tokens are bytes; how long a context may be is the endpoint's business.
@@ -162,7 +182,7 @@ async def _evaluate(
     from agentrl.engine.opening import engine_of
 
     policy = load_policy(config, path)
-    with using_sandbox(wiring.sandbox_settings(config.sandbox)):
+    with using_sandbox(wiring.sandbox_settings(config.sandbox)), frozen_heap():
         async with (
             run_scope(),
             wiring.worlds(config, make_env) as make_world,

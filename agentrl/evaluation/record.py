@@ -89,4 +89,10 @@ def _again(member: KeptMember) -> KeptMember:
     if member.leaf is None or not isinstance(member.leaf.outcome, Failed):
         return member
     # It is begun again with all its tries: what broke it then is not what breaks it now.
-    return KeptMember(sample=member.sample, seed=member.seed, attempt=member.attempt, failures=0)
+    return KeptMember(
+        sample=member.sample,
+        seed=member.seed,
+        version=member.version,
+        attempt=member.attempt,
+        failures=0,
+    )

@@ -72,13 +72,13 @@ def compare_reports(
 ) -> Comparison:
     """Compare two reports, paired by task and seed.
 
-    Raises `ConfigError`, naming what differs, for evaluations of different environments, seeds,
-    temperatures or thresholds; the last is settled by giving `threshold`.
+    Raises `ConfigError`, naming the difference, for evaluations of different environments, seeds,
+    temperatures or thresholds; the last is settled by giving `threshold`. Policies may differ.
     """
     different = [
         f"{key} is {a.about.get(key)!r} in A and {b.about.get(key)!r} in B"
         for key in sorted(a.about.keys() | b.about.keys())
-        if a.about.get(key) != b.about.get(key)
+        if key != "policy" and a.about.get(key) != b.about.get(key)
     ]
     if threshold is None and a.threshold != b.threshold:
         different.append(f"threshold is {a.threshold:g} in A and {b.threshold:g} in B")

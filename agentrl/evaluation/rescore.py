@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
+from agentrl.env_contract import checked_opening, checked_step
 from agentrl.errors import EnvError, RolloutError, blame
 from agentrl.message import Message
 from agentrl.rollout.episode import EpisodeLimits
@@ -141,7 +142,8 @@ class Rescorer:
         opening, *turns = recording.exchanges
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
-            observation, _ = await env.reset(seed=recording.seed, options=options)
+            returned = await env.reset(seed=recording.seed, options=options)
+        observation, _ = checked_opening(env, returned)
         if turns and fingerprint(observation) != fingerprint(opening.observation):
             return _without(recording, "diverged", "the first observation is another one")
         rewards: list[float] = []
@@ -150,7 +152,7 @@ class Rescorer:
             where = f"turn {number} of {len(turns)}"
             assert turn.action is not None
             async with asyncio.timeout(self.limits.step_s):
-                answer = await env.step(turn.action)
+                answer = checked_step(env, await env.step(turn.action))
             rewards.append(_finite(answer, task))
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:

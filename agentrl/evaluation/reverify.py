@@ -138,7 +138,7 @@ async def _reverify(
     pruned: int,
     progress: Progress,
 ) -> Reverified:
-    make_env = wiring.env_factory(config)
+    make_env = wiring.env_factory(config, plays=False)
     env = make_env()
     by = rescored_by(env)
     if by == "never" and how == "auto":

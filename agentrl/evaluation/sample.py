@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from agentrl.task import Task
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
+
+PROMPT_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,8 @@ class Sample:
     """`finished`, `truncated_turns`, `failed_tool`, ..."""
     reward: float | None
     """None for a trajectory that broke."""
+    prompt: str = ""
+    """First words of the task, for people."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Self:
@@ -31,6 +36,7 @@ class Sample:
             sample=trajectory.sample,
             outcome=outcome_name(trajectory.outcome),
             reward=reward_of(trajectory.outcome),
+            prompt=first_words(trajectory.task),
         )
 
     @classmethod
@@ -43,11 +49,18 @@ class Sample:
             sample=int(row["sample"]),
             outcome=str(row["outcome"]),
             reward=None if reward is None else float(reward),
+            prompt=str(row.get("prompt", "")),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
+
+
+def first_words(task: Task) -> str:
+    """Return the first words of a task, on one line."""
+    parts = [task.prompt] if isinstance(task.prompt, str) else [m.text for m in task.prompt]
+    return " ".join(" ".join(parts).split())[:PROMPT_CHARACTERS]
 
 
 def samples_of(trajectories: Iterable[Trajectory]) -> tuple[Sample, ...]:

@@ -10,6 +10,7 @@ from agentrl.export.episode import Episode, Tokens, Turn
 from agentrl.export.images import ENDINGS, ImageFiles
 from agentrl.export.row import Row
 from agentrl.message import Content, Image, Message
+from agentrl.trajectory import context_runs
 
 VERSION = "ATIF-v1.7"
 
@@ -112,10 +113,9 @@ def _metrics(turn: int, tokens: Tokens) -> Row:
     ]
     if not own:
         return {"completion_tokens": 0}
-    gone = [range(first, last) for first, last in tokens.withdrawn if last <= own[0]]
-    withdrawn = {i for run in gone for i in run}
+    runs = context_runs(tokens.jumps, own[0])
     return {
-        "prompt_tokens": own[0] - len(withdrawn),
+        "prompt_tokens": sum(stop - start for start, stop in runs) - 1,
         "completion_tokens": len(own),
         "completion_token_ids": [tokens.ids[i] for i in own],
         "logprobs": [tokens.logprobs[i] for i in own],

@@ -1,7 +1,7 @@
 """One trajectory as it is exported: what was said, what it earned and, if asked, its tokens."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentrl.env import ToolSchema
@@ -26,8 +26,8 @@ class Tokens:
     """0.0 where the policy did not sample."""
     versions: tuple[int, ...]
     """-1 where the policy did not sample."""
-    withdrawn: tuple[tuple[int, int], ...]
-    """Runs of tokens, first and one past the last, that are in no context after them."""
+    jumps: tuple[tuple[int, int], ...]
+    """As in `Trajectory`: places whose token follows another one than the one before it."""
 
     @classmethod
     def of(cls, path: Trajectory) -> "Tokens":
@@ -38,7 +38,7 @@ class Tokens:
             turns=path.turns,
             logprobs=path.logprobs,
             versions=path.versions,
-            withdrawn=path.withdrawn,
+            jumps=path.jumps,
         )
 
 
@@ -51,6 +51,10 @@ class Turn:
     """What was wrong with calls that could not be read."""
     answers: tuple[Message, ...]
     reward: float
+    anew: bool = False
+    """Whether the answers begin a conversation of their own."""
+    after: int | None = None
+    """The turn in whose conversation the answers go on; None is this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +154,14 @@ def _episode(
         tools=() if reset is None else reset.tools or (),
         turns=tuple(
             Turn(
-                said=exchange.action.message,
+                said=exchange.action.message
+                if exchange.observation.anew
+                else _as_answered(exchange.action.message, exchange.observation.messages),
                 malformed=exchange.action.malformed,
                 answers=exchange.observation.messages,
                 reward=exchange.reward,
+                anew=exchange.observation.anew,
+                after=exchange.observation.after,
             )
             for exchange in trajectory.exchanges
             if exchange.action is not None
@@ -164,3 +172,19 @@ def _episode(
         forked_from=None if trajectory.fork is None else trajectory.fork.parent,
         tokens=Tokens.of(group.tree.trajectory(leaf)) if tokens else None,
     )
+
+
+def _as_answered(said: Message, answers: Sequence[Message]) -> Message:
+    """Return a turn whose calls have the ids that their answers name.
+
+    A program behind the gateway is handed the calls under ids that are unique in its conversation,
+    and answers those, in order.
+    """
+    named = [m.tool_call_id for m in answers if m.role == "tool" and m.tool_call_id]
+    known = {call.id for call in said.tool_calls}
+    others = iter(id for id in dict.fromkeys(named) if id not in known)
+    calls = [
+        call if call.id in named else replace(call, id=next(others, call.id))
+        for call in said.tool_calls
+    ]
+    return replace(said, tool_calls=tuple(calls))

@@ -93,6 +93,8 @@ def _flat_message(message: Mapping[str, Any]) -> Row:
             for call in message.get("tool_calls", ())
         ],
         "tool_call_id": message.get("tool_call_id"),
+        "anew": message.get("anew", False),
+        "after": message.get("after"),
         "name": message.get("name"),
     }
 
@@ -109,6 +111,8 @@ def _schema(pa: Any, *, tokens: bool) -> Any:
             "tool_calls": pa.list_(call),
             "tool_call_id": text,
             "name": text,
+            "anew": pa.bool_(),
+            "after": whole,
         }
     )
     columns = dict.fromkeys(("run", "group_state", "outcome", "error"), text)
@@ -119,7 +123,7 @@ def _schema(pa: Any, *, tokens: bool) -> Any:
     columns["messages"] = pa.list_(message)
     if tokens:
         lists = {"ids": whole, "mask": pa.bool_(), "sources": text, "turns": whole}
-        lists |= {"logprobs": real, "versions": whole, "withdrawn": pa.list_(whole)}
+        lists |= {"logprobs": real, "versions": whole, "jumps": pa.list_(whole)}
         columns["tokens"] = pa.struct({name: pa.list_(kind) for name, kind in lists.items()})
     return pa.schema(columns)
 

@@ -13,7 +13,7 @@ from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Outcome, Truncated, outcome_name
 
 FILE = "trajectories.jsonl"
-FORMAT = 1
+FORMAT = 2
 Row = dict[str, Any]
 
 
@@ -92,7 +92,12 @@ def message_rows(episode: Episode, images: ImageFiles) -> list[Row]:
         said = _message_row(turn.said, images) | {"turn": number}
         if turn.malformed:
             said["malformed"] = list(turn.malformed)
-        rows += [said, *(_message_row(message, images) for message in turn.answers)]
+        answers = [_message_row(message, images) for message in turn.answers]
+        if answers and turn.anew:
+            answers[0]["anew"] = True
+        if answers and turn.after is not None:
+            answers[0]["after"] = turn.after
+        rows += [said, *answers]
     return rows
 
 
@@ -154,6 +159,8 @@ def _told(
             malformed=tuple(rows[start].get("malformed", ())),
             answers=tuple(messages[start + 1 : end]),
             reward=reward,
+            anew=any("anew" in row for row in rows[start + 1 : end]),
+            after=next((row["after"] for row in rows[start + 1 : end] if "after" in row), None),
         )
         for start, end, reward in zip(starts, [*starts[1:], len(rows)], rewards, strict=False)
     ]
@@ -189,7 +196,7 @@ def _token_row(tokens: Tokens) -> Row:
         "turns": list(tokens.turns),
         "logprobs": [x if own else None for x, own in zip(tokens.logprobs, mask, strict=True)],
         "versions": [x if own else None for x, own in zip(tokens.versions, mask, strict=True)],
-        "withdrawn": [list(run) for run in tokens.withdrawn],
+        "jumps": [list(jump) for jump in tokens.jumps],
     }
 
 
@@ -200,7 +207,7 @@ def _tokens(row: Mapping[str, Any]) -> Tokens:
         turns=tuple(row["turns"]),
         logprobs=tuple(0.0 if x is None else x for x in row["logprobs"]),
         versions=tuple(-1 if x is None else x for x in row["versions"]),
-        withdrawn=tuple((first, last) for first, last in row["withdrawn"]),
+        jumps=tuple((place, before) for place, before in row["jumps"]),
     )
 
 

@@ -1,28 +1,49 @@
 """Anthropic's messages: `POST /v1/messages`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl.env import Action, ToolSchema
+from agentrl.env import CallRule, ToolSchema
+from agentrl.gateway.answer import Answer
 from agentrl.gateway.dialogue import (
     Asked,
     BadRequest,
     Body,
     Event,
+    ToolChoice,
+    check_fields,
     content_of,
     field,
+    heard_value,
     items,
     joined,
     role_of,
+    shortened,
     tool_call,
+    tool_choice,
     tool_schema,
+    turn_request,
 )
 from agentrl.gateway.pictures import from_base64
 from agentrl.message import Image, Message, ToolCall
 
-_NO_USAGE = {"input_tokens": 0, "output_tokens": 0}
-"""Tokens are counted where they are recorded; a program has no use for them here."""
+_HEARD = frozenset(
+    {
+        "messages",
+        "system",
+        "tools",
+        "tool_choice",
+        "model",
+        "stream",
+        "max_tokens",
+        "stop_sequences",
+    }
+)
+_ONLY: dict[str, list[Any]] = {
+    "thinking": [{"type": "disabled"}],
+}
+_RULES: dict[str, CallRule] = {"auto": "auto", "none": "none", "any": "required"}
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -34,33 +55,42 @@ _TYPES = {
 class Messages:
     """The protocol of `client.messages.create`."""
 
-    def read(self, body: Body) -> Asked:
+    def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
         """Return what a request asks."""
+        check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         told = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not told:
             raise BadRequest("'messages' is empty; ask something")
+        tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         system = _text(body.get("system"))
         first = (Message("system", system),) if system else ()
         return Asked(
             messages=first + tuple(message for one in told for message in _messages(one)),
-            tools=tuple(map(_tool, items(body.get("tools") or [], of="'tools'"))),
+            tools=tools,
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
+            request=turn_request(
+                max_tokens=[heard_value(body, "max_tokens", ignored)],
+                stop=heard_value(body, "stop_sequences", ignored),
+                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+            ),
         )
 
-    def answer(self, id: str, asked: Asked, action: Action) -> Body:
+    def answer(self, asked: Asked, answer: Answer) -> Body:
         """Return the message."""
-        return {**_head(id, asked), "content": _blocks(action), "stop_reason": _reason(action)}
+        return {**_head(asked, answer), "content": _blocks(answer), **_ending(answer)}
 
-    def events(self, id: str, asked: Asked, action: Action) -> Iterator[Event]:
+    def events(self, asked: Asked, answer: Answer) -> Iterator[Event]:
         """Yield the message, a block after another, each in one piece."""
 
         def event(kind: str, **fields: Any) -> Event:
             return Event(kind, json.dumps({"type": kind, **fields}))
 
-        begun = {**_head(id, asked), "content": [], "stop_reason": None}
+        head = _head(asked, answer)
+        begun = {**head, "content": [], "stop_reason": None, "stop_sequence": None}
+        begun["usage"] = {**head["usage"], "output_tokens": 0}
         yield event("message_start", message=begun)
-        for index, block in enumerate(_blocks(action)):
+        for index, block in enumerate(_blocks(answer)):
             if block["type"] == "text":
                 empty: dict[str, Any] = {"text": ""}
                 delta = {"type": "text_delta", "text": block["text"]}
@@ -71,8 +101,7 @@ class Messages:
             yield event("content_block_start", index=index, content_block={**block, **empty})
             yield event("content_block_delta", index=index, delta=delta)
             yield event("content_block_stop", index=index)
-        ended = {"stop_reason": _reason(action), "stop_sequence": None}
-        yield event("message_delta", delta=ended, usage=_NO_USAGE)
+        yield event("message_delta", delta=_ending(answer), usage=head["usage"])
         yield event("message_stop")
 
     def error(self, status: int, text: str) -> Body:
@@ -81,26 +110,41 @@ class Messages:
         return {"type": "error", "error": {"type": kind, "message": text}}
 
 
-def _head(id: str, asked: Asked) -> dict[str, Any]:
+def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
+    said: Body = told if isinstance(told, Mapping) else {}
+    kind = "" if said.get("disable_parallel_tool_use") else str(said.get("type"))
+    name = said.get("name") if kind == "tool" else None
+    return tool_choice(told, rule=_RULES.get(kind), name=name, tools=tools)
+
+
+def _head(asked: Asked, answer: Answer) -> dict[str, Any]:
+    usage = answer.usage
     return {
-        "id": f"msg_{id}",
+        "id": f"msg_{answer.id}",
         "type": "message",
         "role": "assistant",
         "model": asked.model,
-        "stop_sequence": None,
-        "usage": _NO_USAGE,
+        "usage": {
+            "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+            "cache_read_input_tokens": usage.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": usage.completion_tokens,
+        },
     }
 
 
-def _reason(action: Action) -> str:
-    return "tool_use" if action.tool_calls else "end_turn"
+def _ending(answer: Answer) -> dict[str, str | None]:
+    reason = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}[answer.finish]
+    if answer.stop is not None and not answer.tool_calls:
+        reason = "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": answer.stop}
 
 
-def _blocks(action: Action) -> list[dict[str, Any]]:
-    said = [{"type": "text", "text": action.text}] if action.text else []
+def _blocks(answer: Answer) -> list[dict[str, Any]]:
+    said = [{"type": "text", "text": answer.text}] if answer.text else []
     calls = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
-        for call in action.tool_calls
+        for call in answer.tool_calls
     ]
     return [*said, *calls]
 
@@ -128,7 +172,8 @@ def _messages(told: Body) -> Iterator[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"a block is of type {other!r}; there are text, image, tool_use, tool_result"
+                    f"a block is of type {shortened(other)}; there are text, image, tool_use, "
+                    "tool_result"
                 )
     if parts or calls or role == "assistant":
         yield Message(role, joined(parts), tool_calls=tuple(calls))
@@ -162,5 +207,7 @@ def _text(told: Any) -> str:
 def _tool(told: Body) -> ToolSchema:
     name = field(told, "name", str, of="a tool")
     if told.get("type") not in (None, "custom"):
-        raise BadRequest(f"a tool is of type {told['type']!r}; only tools of the program's own")
+        raise BadRequest(
+            f"a tool is of type {shortened(told['type'])}; only tools of the program's own"
+        )
     return tool_schema(name, told.get("description"), told.get("input_schema"))

@@ -1,75 +1,118 @@
 """OpenAI's chat completions: `POST /v1/chat/completions`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl.env import Action, ToolSchema
+from agentrl.env import ToolSchema
+from agentrl.gateway.answer import Answer
 from agentrl.gateway.dialogue import (
     ROLES,
+    RULES,
     Asked,
     BadRequest,
     Body,
     Event,
+    ToolChoice,
+    check_fields,
     check_function,
+    check_named,
     content_of,
     field,
+    heard_value,
     items,
-    refuse,
     role_of,
+    shortened,
     tool_call,
+    tool_choice,
     tool_schema,
+    turn_request,
 )
 from agentrl.gateway.pictures import from_url
 from agentrl.message import Image, Message, ToolCall
 
-_ONLY = {"n": 1, "logprobs": False, "audio": None}
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_HEARD = frozenset(
+    {
+        "messages",
+        "tools",
+        "tool_choice",
+        "model",
+        "stream",
+        "stop",
+        "max_tokens",
+        "max_completion_tokens",
+    }
+)
+_ONLY: dict[str, list[Any]] = {
+    "n": [1],
+    "logprobs": [False],
+    "top_logprobs": [0],
+    "audio": [],
+    "functions": [],
+    "function_call": [],
+    "parallel_tool_calls": [True],
+    "response_format": [{"type": "text"}],
+    "modalities": [["text"]],
+}
 
 
 class Chat:
     """The protocol of `client.chat.completions.create`."""
 
-    def read(self, body: Body) -> Asked:
+    def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
         """Return what a request asks."""
-        refuse(body, _ONLY, of="the request")
+        check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not messages:
             raise BadRequest("'messages' is empty; ask something")
+        options = body.get("stream_options")
+        tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         return Asked(
-            messages=tuple(map(_message, messages)),
-            tools=tuple(map(_tool, items(body.get("tools") or [], of="'tools'"))),
+            messages=tuple(_message(message, ignored) for message in messages),
+            tools=tools,
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
+            stream_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            request=turn_request(
+                max_tokens=[heard_value(body, name, ignored) for name in _LIMITS],
+                stop=heard_value(body, "stop", ignored),
+                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+            ),
         )
 
-    def answer(self, id: str, asked: Asked, action: Action) -> Body:
+    def answer(self, asked: Asked, answer: Answer) -> Body:
         """Return the completion."""
-        message: dict[str, Any] = {"role": "assistant", "content": action.text, "refusal": None}
-        if action.tool_calls:
-            message["tool_calls"] = [*map(written_call, action.tool_calls)]
-            message["content"] = action.text or None
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        if answer.tool_calls:
+            message["tool_calls"] = [*map(written_call, answer.tool_calls)]
+            message["content"] = answer.text or None
         choice = {
             "index": 0,
             "message": message,
-            "finish_reason": _finish(action),
+            "finish_reason": answer.finish,
             "logprobs": None,
         }
-        return {**_head(id, asked, "chat.completion"), "choices": [choice]}
+        head = _head(asked, answer, "chat.completion")
+        return {**head, "choices": [choice], "usage": _usage(answer)}
 
-    def events(self, id: str, asked: Asked, action: Action) -> Iterator[Event]:
+    def events(self, asked: Asked, answer: Answer) -> Iterator[Event]:
         """Yield the completion in chunks, each call in one."""
-        head = _head(id, asked, "chat.completion.chunk")
+        head = _head(asked, answer, "chat.completion.chunk")
+        usage = {"usage": None} if asked.stream_usage else {}
 
         def chunk(delta: Body, finish: str | None = None) -> Event:
             choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-            return Event("", json.dumps({**head, "choices": [choice]}))
+            return Event("", json.dumps({**head, "choices": [choice], **usage}))
 
         yield chunk({"role": "assistant", "content": ""})
-        if action.text:
-            yield chunk({"content": action.text})
-        for index, call in enumerate(action.tool_calls):
+        if answer.text:
+            yield chunk({"content": answer.text})
+        for index, call in enumerate(answer.tool_calls):
             yield chunk({"tool_calls": [{"index": index, **written_call(call)}]})
-        yield chunk({}, _finish(action))
+        yield chunk({}, answer.finish)
+        if asked.stream_usage:
+            yield Event("", json.dumps({**head, "choices": [], "usage": _usage(answer)}))
         yield Event("", "[DONE]")
 
     def error(self, status: int, text: str) -> Body:
@@ -90,16 +133,33 @@ def written_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _head(id: str, asked: Asked, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{id}", "object": kind, "created": 0, "model": asked.model}
+def _head(asked: Asked, answer: Answer, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": 0, "model": asked.model}
 
 
-def _finish(action: Action) -> str:
-    return "tool_calls" if action.tool_calls else "stop"
+def _usage(answer: Answer) -> dict[str, Any]:
+    usage = answer.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
 
 
-def _message(told: Body) -> Message:
+def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
+    said: Body = told if isinstance(told, Mapping) else {}
+    is_named = said.get("type") == "function"
+    named: Body = field(said, "function", dict, of="'tool_choice'") if is_named else {}
+    return tool_choice(told, rule=RULES.get(str(told)), name=named.get("name"), tools=tools)
+
+
+def _message(told: Body, ignored: Container[str]) -> Message:
     role = role_of(told, *ROLES)
+    if told.get("function_call") is not None:
+        raise BadRequest("a message has 'function_call'; only 'tool_calls' are understood")
+    if role != "tool":
+        check_named(told, ignored)
     calls = items(told.get("tool_calls") or [], of="'tool_calls'")
     return Message(
         role,
@@ -123,7 +183,9 @@ def _part(told: Body) -> str | Image:
         case "image_url":
             return from_url(field(told, "image_url", dict, of="an image part").get("url"))
         case other:
-            raise BadRequest(f"a part of a message is of type {other!r}; there are text, image_url")
+            raise BadRequest(
+                f"a part of a message is of type {shortened(other)}; there are text, image_url"
+            )
 
 
 def _tool(told: Body) -> ToolSchema:

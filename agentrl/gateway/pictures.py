@@ -1,11 +1,13 @@
 """Images in requests: data URLs and base64 blocks; nothing is fetched."""
 
 import base64
-import binascii
+from importlib.util import find_spec
 from typing import Any
 
+from agentrl.errors import EnvError
 from agentrl.gateway.dialogue import BadRequest
 from agentrl.message import Image
+from agentrl.vision.decoding import read_size
 
 
 def from_url(url: Any) -> Image:
@@ -17,10 +19,16 @@ def from_url(url: Any) -> Image:
 
 
 def from_base64(data: Any, media_type: Any) -> Image:
-    """Return the image of a base64 text."""
+    """Return the image of a base64 text. Raises `BadRequest` for one that is no picture."""
     if not isinstance(data, str) or not isinstance(media_type, str):
         raise BadRequest("an image needs its data in base64 and its media type")
     try:
-        return Image(base64.b64decode(data, validate=True), media_type)
-    except binascii.Error as error:
+        image = Image(base64.b64decode(data, validate=True), media_type)
+    except ValueError as error:
         raise BadRequest(f"an image's data is no base64: {error}") from error
+    try:
+        if find_spec("PIL") is not None:  # without it no policy sees
+            read_size(image)
+    except EnvError as error:
+        raise BadRequest(str(error)) from error
+    return image

@@ -1,56 +1,94 @@
 """OpenAI's responses: `POST /v1/responses`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl.env import Action, ToolSchema
+from agentrl.env import ToolSchema, TurnRequest
+from agentrl.gateway.answer import Answer
 from agentrl.gateway.chat import openai_error
 from agentrl.gateway.dialogue import (
+    RULES,
     Asked,
     BadRequest,
     Body,
     Event,
+    ToolChoice,
+    check_fields,
     check_function,
     content_of,
     field,
+    heard_value,
     items,
-    refuse,
     role_of,
+    shortened,
     tool_call,
+    tool_choice,
     tool_schema,
+    turn_request,
 )
 from agentrl.gateway.pictures import from_url
 from agentrl.message import Content, Image, Message, ToolCall
 
 _ROLES = ("system", "developer", "user", "assistant")
-_ONLY = {"background": False, "conversation": None, "prompt": None}
+_HEARD = frozenset(
+    {
+        "input",
+        "instructions",
+        "tools",
+        "tool_choice",
+        "model",
+        "stream",
+        "previous_response_id",
+        "max_output_tokens",
+    }
+)
+_ONLY: dict[str, list[Any]] = {
+    "background": [False],
+    "conversation": [],
+    "prompt": [],
+    "include": [[], ["reasoning.encrypted_content"]],
+    "parallel_tool_calls": [True],
+    "text": [{"format": {"type": "text"}}, {}],
+    "reasoning": [{}],
+    "truncation": ["disabled"],
+    "top_logprobs": [0],
+    "max_tool_calls": [],
+}
 
 
 class Responses:
     """The protocol of `client.responses.create`."""
 
-    def read(self, body: Body) -> Asked:
+    def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
         """Return what a request asks."""
-        refuse(body, _ONLY, of="the request")
+        check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         told = body.get("input")
         asked = [Message("user", told)] if isinstance(told, str) else _messages(told)
         if not asked:
             raise BadRequest("'input' is empty; ask something")
-        system = body.get("instructions")
+        instructions = body.get("instructions") or ""
+        if not isinstance(instructions, str):
+            raise BadRequest("'instructions' must be a text")
+        tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         return Asked(
-            messages=((Message("system", system),) if system else ()) + tuple(asked),
-            tools=tuple(map(_tool, items(body.get("tools") or [], of="'tools'"))),
+            messages=tuple(asked),
+            instructions=instructions,
+            tools=tools,
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             after=str(body.get("previous_response_id") or "").removeprefix("resp_"),
+            request=turn_request(
+                max_tokens=[heard_value(body, "max_output_tokens", ignored)],
+                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+            ),
         )
 
-    def answer(self, id: str, asked: Asked, action: Action) -> Body:
+    def answer(self, asked: Asked, answer: Answer) -> Body:
         """Return the finished response."""
-        return _response(id, asked, _output(id, action), "completed")
+        return _response(asked, answer, _output(answer), _status(answer))
 
-    def events(self, id: str, asked: Asked, action: Action) -> Iterator[Event]:
+    def events(self, asked: Asked, answer: Answer) -> Iterator[Event]:
         """Yield the response, an item after another, each in one piece."""
         number = 0
 
@@ -59,8 +97,8 @@ class Responses:
             number += 1
             return Event(kind, json.dumps({"type": kind, "sequence_number": number - 1, **fields}))
 
-        output = _output(id, action)
-        yield event("response.created", response=_response(id, asked, [], "in_progress"))
+        output = _output(answer)
+        yield event("response.created", response=_response(asked, answer, [], "in_progress"))
         for index, item in enumerate(output):
             at = {"output_index": index, "item_id": item["id"]}
             empty = {"content": []} if item["type"] == "message" else {"arguments": ""}
@@ -83,43 +121,74 @@ class Responses:
                     arguments=said,
                 )
             yield event("response.output_item.done", output_index=index, item=item)
-        yield event("response.completed", response=_response(id, asked, output, "completed"))
+        status = _status(answer)
+        yield event(f"response.{status}", response=_response(asked, answer, output, status))
 
     def error(self, status: int, text: str) -> Body:
         """Return an error as the official client reads it."""
         return openai_error(status, text)
 
 
-def _response(id: str, asked: Asked, output: list[dict[str, Any]], status: str) -> Body:
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.finish == "length" else "completed"
+
+
+def _response(
+    asked: Asked, answer: Answer, output: list[dict[str, Any]], status: str
+) -> dict[str, Any]:
+    cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
     return {
-        "id": f"resp_{id}",
+        "id": f"resp_{answer.id}",
         "object": "response",
         "created_at": 0,
         "status": status,
         "model": asked.model,
         "output": output,
         "error": None,
-        "incomplete_details": None,
-        "instructions": None,
+        "incomplete_details": cut,
+        "instructions": asked.instructions or None,
+        "max_output_tokens": asked.request.max_tokens,
         "metadata": {},
         "parallel_tool_calls": True,
         "previous_response_id": f"resp_{asked.after}" if asked.after else None,
         "temperature": None,
-        "tool_choice": "auto",
+        "tool_choice": _told_choice(asked.request),
         "tools": [],
         "top_p": None,
+        "usage": None if status == "in_progress" else _usage(answer),
     }
 
 
-def _output(id: str, action: Action) -> list[dict[str, Any]]:
+def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
+    said: Body = told if isinstance(told, Mapping) else {}
+    name = said.get("name") if said.get("type") == "function" else None
+    return tool_choice(told, rule=RULES.get(str(told)), name=name, tools=tools)
+
+
+def _told_choice(request: TurnRequest) -> str | dict[str, str]:
+    return {"type": "function", "name": request.tool} if request.tool else request.calls
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    usage = answer.usage
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _output(answer: Answer) -> list[dict[str, Any]]:
     output: list[dict[str, Any]] = []
-    if action.text or not action.tool_calls:
-        part = {"type": "output_text", "text": action.text, "annotations": [], "logprobs": []}
-        said = {"id": f"msg_{id}", "type": "message", "role": "assistant"}
-        output.append({**said, "status": "completed", "content": [part]})
-    for index, call in enumerate(action.tool_calls):
+    if answer.text or not answer.tool_calls:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        said = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant"}
+        output.append({**said, "status": _status(answer), "content": [part]})
+    for index, call in enumerate(answer.tool_calls):
         arguments = json.dumps(call.arguments, ensure_ascii=False)
-        head = {"id": f"fc_{id}_{index}", "type": "function_call", "status": "completed"}
+        head = {"id": f"fc_{answer.id}_{index}", "type": "function_call", "status": "completed"}
         output.append({**head, "call_id": call.id, "name": call.name, "arguments": arguments})
     return output
 
@@ -142,8 +211,8 @@ def _messages(told: Any) -> list[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"an item of 'input' is of type {other!r}; there are message, function_call, "
-                    "function_call_output"
+                    f"an item of 'input' is of type {shortened(other)}; there are message, "
+                    "function_call, function_call_output"
                 )
     return found
 
@@ -169,8 +238,8 @@ def _part(told: Body) -> str | Image:
             return from_url(told.get("image_url"))
         case other:
             raise BadRequest(
-                f"a part of a message is of type {other!r}; there are input_text, output_text, "
-                "input_image"
+                f"a part of a message is of type {shortened(other)}; there are input_text, "
+                "output_text, input_image"
             )
 
 

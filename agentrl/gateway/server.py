@@ -1,20 +1,21 @@
 """The endpoint: HTTP on the loopback device, for who knows an episode's key."""
 
 import asyncio
-import json
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from agentrl.env import Action
 from agentrl.errors import ConfigError
+from agentrl.gateway.answer import Answer
 from agentrl.gateway.anthropic import Messages
+from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.chat import Chat
+from agentrl.gateway.conversations import MessageKeys, message_keys
 from agentrl.gateway.desk import Desk, DeskClosed, Question
-from agentrl.gateway.dialogue import Asked, BadRequest, Dialect
+from agentrl.gateway.dialogue import Asked, BadRequest, Body, Dialect, check_texts
 from agentrl.gateway.responses import Responses
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_S = 30.0
 END_S = 10.0
-LARGEST_BYTES = 64 * 2**20
-"""Of a request's body; screenshots make large ones."""
 MODEL = "policy"
 """The name under which the policy is listed; every name is answered."""
 
@@ -82,10 +81,13 @@ class Gateway:
             raise
         return made
 
-    def place(self) -> Place:
-        """Return a place for a new episode; `free` ends it."""
+    def place(self, ignored: Iterable[str] = ()) -> Place:
+        """Return a place for a new episode; `free` ends it.
+
+        `ignored` are names of fields that its requests may have and nobody looks at.
+        """
         key = secrets.token_hex(16)
-        self._desks[key] = Desk()
+        self._desks[key] = Desk(ignored)
         return Place(f"{self.url}/episode/{key}", key, self._desks[key])
 
     def free(self, place: Place) -> None:
@@ -158,18 +160,20 @@ def _app(find: Callable[[str], Desk | None]) -> "Starlette":
         listed = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
         return JSONResponse({"object": "list", "data": [listed]})
 
+    bodies = BodyReader()
     routes: list[Route] = []
     for prefix in ("/v1", "/episode/{key}/v1"):
         routes.append(Route(f"{prefix}/models", models, methods=["GET"]))
         for path, protocol in _PROTOCOLS.items():
-            handler = _handler(find, protocol)
+            handler = _handler(find, bodies, protocol)
             routes.append(Route(f"{prefix}/{path}", handler, methods=["POST"]))
     return Starlette(routes=routes)
 
 
 def _handler(
-    find: Callable[[str], Desk | None], protocol: Dialect
+    find: Callable[[str], Desk | None], bodies: BodyReader, protocol: Dialect
 ) -> Callable[["Request"], Awaitable["Response"]]:
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
 
     def refused(status: int, text: str) -> "Response":
@@ -181,28 +185,43 @@ def _handler(
         desk = find(_key(request))
         if desk is None:
             return refused(401, "no running episode has this key; its program outlived it")
+        ignored = desk.ignored
+
+        def read(body: Body) -> tuple[Asked, Sequence[MessageKeys]]:
+            asked = protocol.read(body, ignored)
+            check_texts(asked)
+            return asked, [*map(message_keys, asked.messages)]
+
         try:
-            asked = protocol.read(await _body(request))
-            answered = await _unless_gone(request, desk.ask(asked))
+            length = request.headers.get("content-length")
+            asked, keys = await bodies.read(request.stream(), length=length, read=read)
+            asked = replace(
+                asked,
+                is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
+                key=request.headers.get("idempotency-key", ""),
+            )
+            answer = await _unless_gone(request, desk.ask(asked, keys))
         except BadRequest as error:
             return refused(400, str(error))
         except DeskClosed as error:
             return refused(410, str(error))
-        if answered is None:
+        except ClientDisconnect:
             return refused(499, "the client has gone")
-        return _answer(protocol, asked, *answered)
+        if answer is None:
+            return refused(499, "the client has gone")
+        return _answer(protocol, asked, answer)
 
     return handle
 
 
-def _answer(protocol: Dialect, asked: Asked, question: Question, action: Action) -> "Response":
+def _answer(protocol: Dialect, asked: Asked, answer: Answer) -> "Response":
     from starlette.responses import JSONResponse, StreamingResponse
 
     if not asked.stream:
-        return JSONResponse(protocol.answer(question.id, asked, action))
+        return JSONResponse(protocol.answer(asked, answer))
     lines = (
         (f"event: {event.name}\n" if event.name else "") + f"data: {event.data}\n\n"
-        for event in protocol.events(question.id, asked, action)
+        for event in protocol.events(asked, answer)
     )
     return StreamingResponse(lines, media_type="text/event-stream")
 
@@ -215,30 +234,20 @@ def _key(request: "Request") -> str:
     return bearer or request.headers.get("x-api-key", "")
 
 
-async def _body(request: "Request") -> dict[str, Any]:
-    read = bytearray()
-    async for chunk in request.stream():
-        read += chunk
-        if len(read) > LARGEST_BYTES:
-            raise BadRequest(f"a request may have {LARGEST_BYTES} bytes; send less")
-    try:
-        body = json.loads(bytes(read))
-    except ValueError as error:
-        raise BadRequest(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object")
-    return body  # pyright: ignore[reportUnknownVariableType]
-
-
 async def _unless_gone(
-    request: "Request", asking: Awaitable[tuple[Question, Action]]
-) -> tuple[Question, Action] | None:
+    request: "Request", asking: Awaitable[tuple[Question, Answer]]
+) -> Answer | None:
     """Return the answer; None when the client went away before there was one."""
     answer = asyncio.ensure_future(asking)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await answer if answer.done() else None
+        if not answer.done():
+            return None
+        question, said = await answer
+        if gone.done():
+            question.is_delivered = False
+        return said
     finally:
         for task in (answer, gone):
             task.cancel()

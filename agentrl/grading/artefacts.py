@@ -9,14 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Self, cast
 
 from agentrl.atomic import write_text
 from agentrl.errors import ConfigError
-from agentrl.sandbox import Sandbox
+from agentrl.sandbox import FileEntry, Sandbox
 
 _WILD = frozenset("*?[")
+REFUSED_MAX = 64
+"""Refused paths that are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,8 @@ class _Taking:
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     total_bytes: int = 0
+    surplus_bytes: int = 0
+    """Of files that were read in vain: they had grown since they were listed."""
     entries: int = 0
 
     async def walk(self, directory: str, parts: Sequence[str]) -> None:
@@ -139,7 +143,7 @@ class _Taking:
         try:
             entries = await self.session.entries(directory or ".")
         except OSError as error:
-            self.refused[directory or "."] = _words(error)
+            self._refuse(directory or ".", _words(error))
             return
         if first == "**" and rest:
             await self.walk(directory, rest)
@@ -147,49 +151,67 @@ class _Taking:
             self.entries += 1
             path = f"{directory}/{entry.name}" if directory else entry.name
             if self.entries > self.limits.entries:
-                self.refused[path] = f"more than {self.limits.entries} entries to look at"
+                self._refuse(path, f"more than {self.limits.entries} entries to look at")
                 return
-            await self._walk_into(path, entry.kind, first, rest)
+            await self._walk_into(path, entry, first, rest)
 
-    async def _walk_into(self, path: str, kind: str, first: str, rest: list[str]) -> None:
-        name = PurePosixPath(path).name
+    async def _walk_into(self, path: str, entry: FileEntry, first: str, rest: list[str]) -> None:
+        is_directory = entry.kind == "directory"
         if first == "**":
-            if kind == "directory":
+            if is_directory:
                 await self.walk(path, ["**", *rest])
             elif not rest:
-                await self.take(path)
-        elif not fnmatchcase(name, first):
+                await self.take(path, entry.size_bytes)
+        elif not fnmatchcase(entry.name, first):
             return
-        elif rest and kind == "directory":
+        elif rest and is_directory:
             await self.walk(path, rest)
-        elif not rest and kind != "directory":
-            await self.take(path)
+        elif not rest and not is_directory:
+            await self.take(path, entry.size_bytes)
 
-    async def take(self, path: str) -> None:
-        """Take one file, or note why not."""
+    async def take(self, path: str, listed_bytes: int | None = None) -> None:
+        """Take one file, or note why not; one that was listed as too large is not read."""
         if path in self.files or path in self.refused:
             return
         limits = self.limits
         if len(self.files) >= limits.files:
-            self.refused[path] = f"more than {limits.files} files"
+            self._refuse(path, f"more than {limits.files} files")
             return
         if not path.isprintable():
-            self.refused[ascii(path)] = "its name is not printable text"
+            self._refuse(path, "its name is not printable text")
+            return
+        if listed_bytes is not None and not self._fits(path, listed_bytes):
+            return
+        if listed_bytes is not None and self.surplus_bytes > limits.total_bytes:
+            self._refuse(path, "it may have grown since it was listed, as others did")
             return
         try:
             data = await self.session.read(path)
         except FileNotFoundError:
             return
         except OSError as error:
-            self.refused[path] = _words(error)
+            self._refuse(path, _words(error))
             return
-        if len(data) > limits.file_bytes:
-            self.refused[path] = f"{len(data)} bytes, over {limits.file_bytes} for one file"
-        elif self.total_bytes + len(data) > limits.total_bytes:
-            self.refused[path] = f"over {limits.total_bytes} bytes for all files"
-        else:
+        if self._fits(path, len(data)):
             self.total_bytes += len(data)
             self.files[path] = data
+        elif listed_bytes is not None:
+            self.surplus_bytes += len(data)
+
+    def _fits(self, path: str, size_bytes: int) -> bool:
+        limits = self.limits
+        if size_bytes > limits.file_bytes:
+            self._refuse(path, f"{size_bytes} bytes, over {limits.file_bytes} for one file")
+        elif self.total_bytes + size_bytes > limits.total_bytes:
+            self._refuse(path, f"over {limits.total_bytes} bytes for all files")
+        else:
+            return True
+        return False
+
+    def _refuse(self, path: str, reason: str) -> None:
+        if len(self.refused) >= REFUSED_MAX:
+            path, reason = "...", f"more than {REFUSED_MAX} were refused"
+        self.refused[path if path.isprintable() else ascii(path)] = reason
 
 
 def _parts(pattern: str) -> list[str]:

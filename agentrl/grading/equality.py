@@ -3,10 +3,16 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
+
+from agentrl import json_limits
+from agentrl.json_limits import JsonLimits
 
 TOLERANCE = 1e-9
 """Of floats, relative and absolute."""
+VALUE_LIMITS = JsonLimits(digits=4_300)
+"""Of what is wanted and of what comes back; Python itself writes no longer integers."""
 
 
 def same(wanted: Any, got: Any, *, tolerance: float = TOLERANCE) -> bool:
@@ -35,22 +41,17 @@ def same(wanted: Any, got: Any, *, tolerance: float = TOLERANCE) -> bool:
 def read_json(data: bytes, *, limit_bytes: int) -> Any:
     """Return the value of a JSON text that strangers wrote; `ValueError` for what is none.
 
-    NaN and the infinities, more than `limit_bytes`, numbers too long to read and nesting too deep
-    for the reader are none.
+    NaN and the infinities, more than `limit_bytes`, and what is beyond `VALUE_LIMITS` are none.
     """
-    if len(data) > limit_bytes:
-        raise ValueError(f"the value has {len(data)} bytes of JSON, over {limit_bytes}")
-    try:
-        return json.loads(data, parse_constant=_refuse)
-    except RecursionError as error:
-        raise ValueError("the value is nested too deep") from error
+    return json_limits.read_json(data, replace(VALUE_LIMITS, text_bytes=limit_bytes))
 
 
 def check_json(value: Any, what: str) -> None:
     """Raise `ValueError` unless `value` crosses as JSON and comes back the same."""
     try:
+        json_limits.check_json(value, VALUE_LIMITS)
         back = json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{what} is no JSON value: {error}") from error
     if not same(_listed(value), back):
         raise ValueError(f"{what} does not come back from JSON as it is; use str keys and lists")
@@ -64,7 +65,3 @@ def _listed(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_listed(item) for item in cast("Sequence[Any]", value)]
     return value
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")

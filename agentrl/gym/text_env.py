@@ -8,6 +8,7 @@
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self, cast
 
@@ -23,7 +24,7 @@ from agentrl.rewards import answers
 from agentrl.seed_tasks import seed_tasks
 from agentrl.task import Split, Task
 from agentrl.task_choice import choose_task
-from agentrl.thread import in_thread
+from agentrl.thread import CallThread
 from agentrl.tool_env import checked_reward
 
 GymEnv = gymnasium.Env[Any, Any]
@@ -36,6 +37,9 @@ class GymnasiumTextEnv:
     An action is the whole message, or what it marks as its answer (`Answer: left`). One that is no
     action of the environment is answered with the list of them: it costs nothing, and no time
     passes. Rewards, termination and truncation are the environment's own.
+
+    An environment lives on one thread, from its making to its close: what belongs to a thread
+    (synchronous Playwright, sqlite3) works.
     """
 
     fork_strategy: ForkStrategy = "copy"
@@ -63,13 +67,13 @@ class GymnasiumTextEnv:
         self._instructions = instructions
         self._actions = tuple(actions)
         self._describe = describe
-        self._env: GymEnv | None = None
+        self._live: _LiveEnv | None = None
         self._resets = 0
         self._task: Task | None = None
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield endless seeds as tasks; a seed's own number decides its split."""
-        name = self._id if isinstance(self._id, str) else self._id.__qualname__
+        name = self._name.removeprefix("gymnasium:")
         return seed_tasks("gymnasium", name, split, seed=seed, prompt=self._prompt())
 
     async def reset(
@@ -79,48 +83,73 @@ class GymnasiumTextEnv:
         await self.close()
         self._resets += 1
         task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
-        env = self._env = await in_thread(self._made)
-        state, info = await in_thread(env.reset, seed=task.seed)
+        live = self._live = _LiveEnv(self._name)
+        told, info = await live.thread.call(self._begin, live, task.seed)
         self._task = task
         *before, last = task.messages
-        opening = Message(last.role, f"{last.text}\n\n{self._told(env, state)}")
-        return Observation((*before, opening), tools=()), dict(info)
+        opening = Message(last.role, f"{last.text}\n\n{told}")
+        return Observation((*before, opening), tools=()), info
 
     async def step(self, action: Action) -> Step:
         """Do one action."""
-        if self._env is None or self._task is None:
+        live, task = self._live, self._task
+        if live is None or task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
-        if action.tool_calls or action.malformed:
-            return self._refused(self._env, action, "There are no tools here.")
-        taken = self._read(self._env, action)
-        if taken is None:
-            return self._refused(self._env, action, f"{action.text[:80]!r} is no action.")
-        state, paid, terminated, truncated, info = await in_thread(self._env.step, taken)
-        reward = checked_reward(self._task, float(paid))
-        told = Observation((Message("user", self._told(self._env, state)),))
-        if terminated or truncated:
+        step = await live.thread.call(self._answer, live.env, task, action)
+        if step[2] or step[3]:
             self._task = None
-        return told, reward, bool(terminated), bool(truncated), dict(info)
+        return step
 
     async def fork(self) -> Self:
-        """Return a copy that holds a deep copy of the Gymnasium environment."""
+        """Return a copy that holds a deep copy of the Gymnasium environment.
+
+        It is made on the environment's own thread, and lives on another one.
+        """
         other = copy.copy(self)
-        try:
-            other._env = copy.deepcopy(self._env)
-        except (TypeError, copy.Error) as error:
-            raise ForkUnsupported(f"gymnasium:{self._id} cannot be deep-copied: {error}") from error
+        if self._live is not None:
+            try:
+                env = await self._live.thread.call(copy.deepcopy, self._live.env)
+            except (TypeError, copy.Error) as error:
+                raise ForkUnsupported(f"{self._name} cannot be deep-copied: {error}") from error
+            other._live = _LiveEnv(self._name, env)
         return other
 
     async def close(self) -> None:
-        """Close the Gymnasium environment."""
-        env, self._env, self._task = self._env, None, None
-        if env is not None:
-            await in_thread(env.close)
+        """Close the Gymnasium environment, and end its thread."""
+        live, self._live, self._task = self._live, None, None
+        if live is not None:
+            await live.thread.end(live.close)
+
+    @property
+    def _name(self) -> str:
+        return f"gymnasium:{self._id if isinstance(self._id, str) else self._id.__qualname__}"
+
+    def _begin(self, live: "_LiveEnv", seed: int) -> tuple[str, Info]:
+        """Make the environment and begin its episode; on its thread, as all that follows."""
+        env = live.env = self._made()
+        state, info = env.reset(seed=seed)
+        return self._told(env, state), dict(info)
+
+    def _answer(self, env: GymEnv, task: Task, action: Action) -> Step:
+        if action.tool_calls or action.malformed:
+            return self._refused(env, action, "There are no tools here.")
+        taken = self._read(env, action)
+        if taken is None:
+            return self._refused(env, action, f"{action.text[:80]!r} is no action.")
+        state, paid, terminated, truncated, info = env.step(taken)
+        told = Observation((Message("user", self._told(env, state)),))
+        reward = checked_reward(task, float(paid))
+        return told, reward, bool(terminated), bool(truncated), dict(info)
 
     def _made(self) -> GymEnv:
         return self._maker(**self._kwargs)
 
     def _prompt(self) -> str:
+        # Not on the thread of an event loop, where synchronous Playwright refuses to start.
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(self._read_prompt).result()
+
+    def _read_prompt(self) -> str:
         env = self._made()
         try:
             check_words(env.action_space, what="actions")
@@ -161,6 +190,20 @@ class GymnasiumTextEnv:
             Message("tool", told, tool_call_id=c.id, name=c.name) for c in action.tool_calls
         ]
         return Observation(tuple(messages) or (Message("user", told),)), 0.0, False, False, {}
+
+
+class _LiveEnv:
+    """One Gymnasium environment and the thread it lives on."""
+
+    def __init__(self, name: str, env: Any = None) -> None:
+        self.thread = CallThread(name)
+        self.env = env
+        """None until it is made."""
+
+    def close(self) -> None:
+        """Close the environment, if it was made."""
+        if self.env is not None:
+            self.env.close()
 
 
 def _maker(id: str) -> Callable[..., GymEnv]:

@@ -14,8 +14,13 @@ from typing import Any, cast
 
 from gymnasium import Space
 
+from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.env import Action, Observation
+from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.message import Content, Image, Message, ToolCall
+
+OBSERVATION_LIMITS = JsonLimits(text_bytes=2**26)
+"""Of what an environment shows; images are in it."""
 
 
 def observation_text(observation: Observation) -> str:
@@ -28,7 +33,7 @@ def observation_text(observation: Observation) -> str:
 def observation_of(text: str) -> Observation:
     """Return the observation that `text` stands for; `ValueError` if it is none."""
     try:
-        parts = json.loads(text)
+        parts = read_json(text, OBSERVATION_LIMITS)
         tools = parts["tools"]
         return Observation(
             messages=tuple(_message(message) for message in parts["messages"]),
@@ -49,11 +54,13 @@ def action_text(action: Action) -> str:
 def action_of(text: str) -> Action:
     """Return the action that `text` stands for; a call that cannot be read is a malformed one."""
     try:
-        parts = json.loads(text) if text.lstrip().startswith("{") else None
-    except ValueError as error:
+        parts = read_json(text, CALL_LIMITS) if text.lstrip().startswith("{") else None
+    except JsonLimitError as error:
         # Words that begin with a brace are words, unless a call was clearly meant.
         return (
-            Action("", malformed=(f"not JSON: {error}",)) if "tool_calls" in text else Action(text)
+            Action(text, malformed=(f"not JSON: {error}",))
+            if "tool_calls" in text
+            else Action(text)
         )
     if not isinstance(parts, dict) or "tool_calls" not in parts:
         return Action(text)
@@ -61,14 +68,15 @@ def action_of(text: str) -> Action:
     calls: list[ToolCall] = []
     malformed: list[str] = []
     entries: Any = given["tool_calls"]
-    for entry in cast("list[Any]", entries if isinstance(entries, list) else [entries]):
-        match entry:
-            case {"name": str(name), "arguments": dict(arguments)}:
-                calls.append(
-                    ToolCall(f"call_{len(calls)}", name, cast("dict[str, Any]", arguments))
-                )
-            case _:
-                malformed.append(f'{entry!r} is not {{"name": ..., "arguments": {{...}}}}')
+    several = cast("list[Any]", entries if isinstance(entries, list) else [entries])
+    if len(several) > CALLS_MAX:
+        malformed.append(TOO_MANY)
+    for entry in several[:CALLS_MAX]:
+        call, wrong = call_of(entry, arguments_key="arguments", call_id=f"call_{len(calls)}")
+        if call is None:
+            malformed.append(f'{wrong}: {entry!r:.200}; write {{"name": ..., "arguments": {{}}}}')
+        else:
+            calls.append(call)
     return Action(str(given.get("text", "")), tuple(calls), tuple(malformed))
 
 

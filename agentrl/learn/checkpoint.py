@@ -17,7 +17,6 @@ A checkpoint appears whole or not at all: it is written beside its place, synced
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Generator, Mapping, Sequence
@@ -31,6 +30,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from agentrl.atomic import disk_advice, sync_folder, sync_path
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state
@@ -138,7 +138,7 @@ def save(
         for name, data in (files or {}).items():
             (partial / name).write_bytes(data)
         _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
-        _sync(partial)
+        sync_folder(partial)
         _replace(partial, final)
     for old in _checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
@@ -203,7 +203,7 @@ def _or_nothing(partial: Path, final: Path) -> Generator[None]:
     except (OSError, SafetensorError) as error:
         raise LearnError(
             f"the checkpoint {final} could not be written: {error}; older ones are as they were. "
-            "Make room on the disk, or point run.folder elsewhere, and resume the run"
+            f"{disk_advice(error)}, and resume the run"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -215,7 +215,7 @@ def _replace(partial: Path, final: Path) -> None:
     if final.exists():
         final.rename(replaced)
     partial.rename(final)
-    _sync_one(final.parent)
+    sync_path(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -289,17 +289,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _sync_one(path)
-    _sync_one(folder)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

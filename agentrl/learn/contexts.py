@@ -1,8 +1,8 @@
-"""The contexts of a sample: one for what stands, and one for each run of it that was withdrawn.
+"""The contexts of a sample: one for each end that nothing goes on from.
 
 Credit is given to a whole trajectory, in the order things were said. A forward pass reads contexts:
-a turn that a patch replaced is in no context but its own, and a conversation that was begun anew
-leaves a context behind.
+a turn that a patch replaced is in no context but its own, and conversations that took turns are a
+context each, however often they were left and taken up again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ from numpy import ndarray
 from agentrl.learn.batch import Row
 from agentrl.learn.sample import Sample
 from agentrl.message import ImageSpan
+from agentrl.trajectory import context_runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,27 +31,31 @@ class Context:
 def contexts(sample: Sample) -> tuple[Context, ...]:
     """Return the contexts whose masks add up to the sample's, those that train nothing left out.
 
-    The first is what stands at the end; the sample itself, where nothing was withdrawn.
+    The first is the one at the end; the sample itself, where there is no other. What several hold
+    trains in the last of them.
     """
-    everywhere = np.arange(len(sample.token_ids))
-    if not sample.withdrawn:
-        return (Context(sample, everywhere),)
-    stands = np.ones(len(everywhere), dtype=bool)
+    count = len(sample.token_ids)
+    if not sample.jumps:
+        return (Context(sample, np.arange(count)),)
+    followed = {before for _, before in sample.jumps}
+    ends = [count - 1, *(start - 1 for start, _ in reversed(sample.jumps))]
     found: list[Context] = []
-    for start, stop in sample.withdrawn:
-        before = everywhere[:start][stands[:start]]
-        own = np.concatenate([before, everywhere[start:stop][stands[start:stop]]])
-        aside = _context(replace(sample, truncated=False), own, own >= start)
-        found.append(aside)
-        stands[start:stop] = False
-    main = everywhere[stands]
-    found.insert(0, _context(sample, main, np.ones(len(main), dtype=bool)))
-    return tuple(one for one in found if one.sample.mask.any()) or (found[0],)
+    is_free = np.ones(count, dtype=bool)
+    for end in ends:
+        if end in followed:
+            continue
+        runs = context_runs(sample.jumps, end)
+        places = np.concatenate([np.arange(start, stop) for start, stop in runs])
+        whole = sample if not found else replace(sample, truncated=False)
+        found.append(_context(whole, places, is_free[places]))
+        is_free[places] = False
+    first, *others = found
+    return tuple(one for one in (first, *reversed(others)) if one.sample.mask.any()) or (first,)
 
 
 def rows_of(row: Row) -> list[Row]:
     """Return a credited sample as one row per context."""
-    if not row.sample.withdrawn:
+    if not row.sample.jumps:
         return [row]
     return [Row(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
 
@@ -68,7 +73,7 @@ def by_context(
 
 
 def _joined(sample: Sample, scored: Sequence[Context]) -> Sample:
-    if not sample.withdrawn:
+    if not sample.jumps:
         return scored[0].sample
     return replace(
         sample,
@@ -99,7 +104,7 @@ def _context(sample: Sample, places: Int[ndarray, " _"], trains: ndarray) -> Con
         values=there(sample.values),
         returns=there(sample.returns),
         weights=there(sample.weights),
-        withdrawn=(),
+        jumps=(),
         images=tuple(_images(sample, places)),
     )
     return Context(cut, places)

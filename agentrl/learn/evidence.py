@@ -12,8 +12,10 @@ from agentrl.learn.batch import unshifted
 from agentrl.learn.contexts import by_context
 from agentrl.learn.forward import score
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
+from agentrl.learn.lora import is_adapted, silent_adapters
 from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.sample import Group, Sample
+from agentrl.learn.swap import swapped
 from agentrl.learn.tokens import Layout
 
 
@@ -27,6 +29,8 @@ class Evidence:
     head_at_positions: bool
     head_chunk_tokens: int = HEAD_CHUNK_TOKENS
     ranks: Ranks = ALONE
+    below_adapters: bool = False
+    """Whether `as_reference` scores with what lies below the model's adapters."""
 
     def of(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""
@@ -46,7 +50,9 @@ class Evidence:
         def known(sample: Sample, logprobs: Tensor, _: Tensor) -> Sample:
             return replace(sample, reference=unshifted(logprobs, sample))
 
-        return self._scored(groups, known)
+        weights = silent_adapters(self.model) if self.below_adapters else {}
+        with swapped(self.model, weights):
+            return self._scored(groups, known)
 
     def as_proximal(self, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """Return the samples with this model's log-probs as the proximal ones, and no more."""
@@ -57,10 +63,13 @@ class Evidence:
         return self._scored((Group("", tuple(samples)),), known)[0].samples
 
     def frozen(self) -> "Evidence":
-        """Return the same with a copy of the weights as they are now, which will not move.
+        """Return a scorer with the weights as they are now, which will not move.
 
-        Weights in shards are not copied: to be called before.
+        They are a copy. A model with adapters that have not been trained is not copied: it is
+        scored without them. Weights in shards are not copied either: to be called before.
         """
+        if is_adapted(self.model):
+            return replace(self, below_adapters=True)
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())
 
     def _scored(

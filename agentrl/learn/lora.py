@@ -52,8 +52,10 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # That weights are transposed, which peft sees to, or tied, which is checked below.
+        # That weights are transposed, which peft sees to, tied or of experts, which is checked
+        # below.
         warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
         torch.default_generator.manual_seed(seed)
         try:
             inject_adapter_in_model(config, model)
@@ -95,6 +97,15 @@ def base_of(model: PreTrainedModel) -> dict[str, Tensor]:
 def adapters_of(model: nn.Module) -> dict[str, Adapter]:
     """Return what is added to weights, by their Hugging Face names, detached and not copied."""
     return {f"{name}.weight": _adapter(layer) for name, layer in adapted(model)}
+
+
+def silent_adapters(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights, by name, with which adapters add nothing: every B is 0, in its shards."""
+    return {
+        name: torch.zeros_like(parameter)
+        for name, parameter in model.named_parameters()
+        if ".lora_B." in name or ".lora_embedding_B." in name
+    }
 
 
 def _adapter(layer: Any) -> Adapter:
@@ -161,12 +172,21 @@ def _configs(model: PreTrainedModel) -> dict[str, Any]:
 def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
     """Raise `ConfigError` for an adapter of what is no matrix: engines add a product of two."""
     for name, layer in adapted(model):
-        kind, shape = type(layer.base_layer).__name__, tuple(layer.base_layer.weight.shape)
-        if len(shape) != 2:
-            raise ConfigError(
-                f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with a weight of "
-                f"shape {shape}; adapters are for linear layers and embeddings, so leave it out"
-            )
+        base = layer.get_base_layer()
+        kind, weight = type(base).__name__, getattr(base, "weight", None)
+        # Experts of a layer are one module whose weights are stacked, three-dimensional parameters.
+        if weight is None:
+            weights = base.named_parameters()
+            shown = ", ".join(f"{name} of shape {tuple(w.shape)}" for name, w in weights)
+        elif weight.ndim != 2:
+            shown = f"a weight of shape {tuple(weight.shape)}"
+        else:
+            continue
+        raise ConfigError(
+            f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with {shown}; "
+            "adapters are for linear layers and embeddings, so name those of the attention, such "
+            "as [q_proj, k_proj, v_proj, o_proj]"
+        )
 
 
 def _check_not_shared(model: PreTrainedModel, section: LoraSection) -> None:

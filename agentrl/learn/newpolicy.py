@@ -23,6 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection, MakeVisionSection
+from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.learn.precision import round_to
@@ -149,8 +150,20 @@ def load_model(
     """
     config = _from_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
+    if device.startswith("cuda") and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(
+            f"policy.dtype is bfloat16, which {torch.cuda.get_device_name(device)} does not "
+            "compute in; set it to float32"
+        )
     model = _from_pretrained(kind, path, dtype=getattr(torch, dtype), attn_implementation="sdpa")
-    return model.to(device)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    with explain_out_of_memory(
+        ConfigError,
+        f"loading {path}, {count / 1e9:.2f} billion parameters in {dtype},",
+        "Set policy.dtype: bfloat16, spread the trainer over GPUs (learn.devices.count), or take a "
+        "smaller model.",
+    ):
+        return model.to(device)
 
 
 def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreTrainedModel:

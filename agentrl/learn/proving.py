@@ -22,7 +22,7 @@ def probe_tokens(count: int, *, vocabulary: int) -> tuple[int, ...]:
     return tuple(chosen.randrange(vocabulary) for _ in range(count))
 
 
-def provable(trainer: Trainer, section: ProbeSection) -> Mapping[str, Tensor]:
+def provable(trainer: Trainer, section: ProbeSection, *, max_gap: float) -> Mapping[str, Tensor]:
     """Return the trainer's current weights with their proof, which costs one forward pass.
 
     Raises `LearnError` for weights that say nothing finite.
@@ -40,7 +40,7 @@ def provable(trainer: Trainer, section: ProbeSection) -> Mapping[str, Tensor]:
         token_ids=tokens,
         logprobs=logprobs,
         temperature=trainer.temperature,
-        max_gap=section.max_gap,
+        max_gap=max_gap,
         deadline_s=section.deadline_s,
     )
     return Provable(trainer.weights(), proof)

@@ -51,9 +51,9 @@ class Sample:
     """What the critic should have said instead of `values`."""
     weights: Float[ndarray, " tokens"] | None = None
     """What multiplies the loss of each token; None is 1 for all. No count knows of it."""
-    withdrawn: tuple[tuple[int, int], ...] = ()
-    """Runs of tokens, first and one past the last, which those after them never saw: then the
-    sample is no context, and `contexts` says which it is made of."""
+    jumps: tuple[tuple[int, int], ...] = ()
+    """As in `Trajectory`. With any the sample is no context, and `contexts` says which it is made
+    of."""
     images: tuple[ImageSpan, ...] = ()
     """What the tokens show, in order."""
     root: int | None = None
@@ -154,7 +154,7 @@ def sample_of(
         weights=None
         if weights is None
         else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
-        withdrawn=trajectory.withdrawn,
+        jumps=trajectory.jumps,
         images=trajectory.images,
         root=trajectory.root,
     )

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.credit import TokenCredit
+from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import Counts
@@ -49,6 +50,11 @@ from agentrl.seeds import derive
 from agentrl.sync.adapters import Adapted, Adapter, Base
 from agentrl.trajectory import Tree
 from agentrl.vision.processor import ImageProcessor
+
+STEP_WAY_OUT = (
+    "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
+    "or learn.lora, or give the engine less (engine.slots, engine.vllm.memory_fraction)."
+)
 
 
 class Trainer:
@@ -119,7 +125,7 @@ class Trainer:
             self._identity = identity_of(model)
             if config.lora is None:
                 self._types = {name: v.dtype for name, v in model.state_dict().items()}
-        if self._reference is not None:
+        if self._reference is not None and self._reference.model is not model:
             self.ranks.shard(self._reference.model, precision=config.precision)
         self.ranks.shard(model, precision=config.precision)
         self.optimizer = AdamW(model, config.optimizer, steps=steps)
@@ -167,7 +173,8 @@ class Trainer:
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        return self.learn(Collected.of(trees, trainable, weights))
+        with explain_out_of_memory(LearnError, "a training step", STEP_WAY_OUT):
+            return self.learn(Collected.of(trees, trainable, weights))
 
     def learn(self, batch: Collected) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""

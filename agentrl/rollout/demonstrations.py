@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 from agentrl.env import Env, Observation, say
+from agentrl.env_contract import checked_opening
 from agentrl.errors import EnvError, RolloutError, blame, first_error
 from agentrl.gold import GoldEpisode, play_gold
 from agentrl.seeds import derive
@@ -71,7 +72,8 @@ async def _played_once(env: Env, task: Task, guess: str | None, play_it: Play) -
         with blame(EnvError, f"the demonstration of task {task.id!r}"):
             if guess is None:
                 return await play_it(env, task)
-            opening, _ = await env.reset(seed=task.seed, options={"task": task})
+            given = {"task": task}
+            opening, _ = checked_opening(env, await env.reset(seed=task.seed, options=given))
             return _guessed(task, opening, guess)
     finally:
         await env.close()

@@ -5,14 +5,23 @@ engine raises ends here as a `Failed` leaf. Cancellation and configuration error
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol, cast
 
-from agentrl.env import Action, Env, Observation, Patch, Step
+from agentrl.env import (
+    Action,
+    Env,
+    Observation,
+    Patch,
+    Step,
+    TurnRequest,
+    TurnUsage,
+    checking_conversations,
+)
+from agentrl.env_contract import checked_opening, checked_step
 from agentrl.errors import (
     CancelledRollout,
     ConfigError,
@@ -23,14 +32,18 @@ from agentrl.errors import (
     blame,
 )
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
+from agentrl.rollout.call_rule import call_opening, read_turn
 from agentrl.rollout.chat import Chat, TokenSegment
 from agentrl.rollout.image_window import without_images
 from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
 from agentrl.rollout.rebuilding import Rebuilding
 from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.rollout.replay import History
+from agentrl.seeds import derive
 from agentrl.task import Task
+from agentrl.thread import in_thread
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Tree, Truncated
+from agentrl.user_code import with_place
 
 CLOSE_S = 10.0
 """Deadline of an environment's close: it must not hold back the next trajectory."""
@@ -42,6 +55,13 @@ class StoppedTrajectory(CancelledRollout):
     def __init__(self, limit: Limit, why: str) -> None:
         super().__init__(why)
         self.limit: Limit = limit
+
+
+CHARACTERS_PER_TOKEN: Final = 16
+"""An observation of more characters than so many times `engine.context_tokens` ends its trajectory
+as `truncated_observation`: no tokenizer makes it fit, and none is asked to."""
+_LONG_CHARACTERS = 2**14
+"""From which on text becomes tokens in a thread: the loop is free meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +101,8 @@ class Place:
     """What the environment saw and said, for replaying it."""
     begun: tuple[int, ...] = ()
     """Tokens of the turn that are sampled already; they end the context."""
+    request: TurnRequest | None = None
+    """Of the observation that the turn answers."""
     decided: bool = True
     """Whether it is settled what branches here: a branch begins inside a boundary."""
 
@@ -142,7 +164,13 @@ class Episode:
     _tool_calls: int = 0
     _given_tokens: int = 0
     _left_tokens: int = 0
-    """Of the contexts that were left behind."""
+    """Of the contexts that were left behind, less what was taken up again."""
+    _noise_seed: int = 0
+    """Of the sampling noise in the context that stands."""
+    _asked: TurnRequest | None = None
+    """Of the observation that the next turn answers."""
+    _cached_tokens: int = 0
+    """Of the turn's prompt, as the engine counted its first request."""
     _history: History | None = None
     _exchange: tuple[Action, Step] | None = None
     """What was done last, and what answered it."""
@@ -151,9 +179,10 @@ class Episode:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
         started = self.clock() - (self.begin.seconds if self.begin else 0.0)
         try:
-            outcome = await self._played_and_closed(started)
+            with checking_conversations(self._refusal):
+                outcome = await self._played_and_closed(started)
         except RolloutError as error:
-            outcome = Failed(error.kind, str(error))
+            outcome = Failed(error.kind, with_place(str(error), error))
         return Leaf(
             node=self._at,
             outcome=outcome,
@@ -195,7 +224,7 @@ class Episode:
             if finish == "length" and len(self._context) >= self.limits.context_tokens:
                 return Truncated("tokens", self._reward)
             stepped = self.clock()
-            observation, reward, terminated, truncated, info = await self._step(tokens)
+            observation, reward, terminated, truncated, info = await self._step(tokens, finish)
             step_s = self.clock() - stepped
             self._rewards.append(reward)
             self._components |= info.get("reward_components", {})
@@ -204,18 +233,17 @@ class Episode:
                 return Finished(self._reward) if terminated else Truncated("turns", self._reward)
             results = info.get("tool_results", ())
             self._tool_calls += len(results)
+            if _characters(observation) > self._observation_limit:
+                self._record_last_step(started)
+                return Truncated("observation", self._reward)
             status = ",".join(result.status for result in results)
-            ended = finish == "stop"
             if isinstance(patch := info.get("patch"), Patch):
-                await self._patch(patch, turn, ended=ended)
-                ended = True
+                await self._patch(patch, turn, ended=self._is_ended(self._at))
+            self._asked = observation.request
             if observation.anew:
-                self._begin_anew(observation, turn + 1)
+                await self._begin_anew(observation, turn + 1)
             else:
-                for segment in self.chat.reply(
-                    observation.messages, ended=ended, tools=observation.tools
-                ):
-                    self._append(segment, turn=turn + 1, tool_status=status, seconds=step_s)
+                await self._go_on(observation, turn + 1, tool_status=status, seconds=step_s)
             self._forget_images(turn + 1)
             await self._record_step(started)
             if self.clock() - started > self.limits.episode_s:
@@ -226,12 +254,20 @@ class Episode:
         """Stand where the policy speaks first, and return the turn it is about to take."""
         if self.begin is None:
             observation = await self._reset()
-            for segment in self.chat.opening(observation.messages, observation.tools or ()):
+            self._asked = observation.request
+            if (size := _characters(observation)) > self._observation_limit:
+                raise self._long_prompt(f"{size} characters")
+            for segment in await self._segments(observation):
                 self._append(segment, turn=0)
             self._forget_images(0)
             self._check_prompt()
             if self.record is not None:
-                self.record.reset(self._at, observation, seconds=self.clock() - started)
+                self.record.reset(
+                    self._at,
+                    observation,
+                    env_seed=self._world_seed,
+                    seconds=self.clock() - started,
+                )
                 await self.record.settled()
         else:
             self._at = self.begin.node
@@ -240,23 +276,107 @@ class Episode:
             self._rewards += self.begin.turn_rewards
             self._components |= self.begin.components
             self._tool_calls, self._history = self.begin.tool_calls, self.begin.history
+            self._asked = self.begin.request
+        self._noise_seed = noise_seed(self.seed, self.tree, self._at)
         self._given_tokens = len(self._context)
         return 0 if self.begin is None else self.begin.turn
 
-    def _begin_anew(self, observation: Observation, turn: int) -> None:
+    async def _go_on(
+        self, observation: Observation, turn: int, *, tool_status: str, seconds: float
+    ) -> None:
+        """Append what the observation says to the context, or to that of an earlier turn."""
+        segments = await self._segments(observation)
+        resumes = 0
+        if observation.after not in (None, turn - 1):
+            resumes = self._turn_end(observation.after)
+            self._left_tokens += len(self._context)
+            path = self.tree.path_ids(cast("int", self._at))
+            self._context = [*self.tree.tokens(path[resumes - 1])]
+            self._left_tokens -= len(self._context)
+        for segment in segments:
+            self._append(
+                segment, turn=turn, tool_status=tool_status, seconds=seconds, resumes=resumes
+            )
+            resumes = 0
+
+    async def _begin_anew(self, observation: Observation, turn: int) -> None:
         """Leave the context behind and open another."""
-        withdraws = 0 if self._at is None else len(self.tree.context(self._at))
+        segments = await self._segments(observation)
+        withdraws = 0 if self._at is None else self.tree.context_nodes(self._at)
         self._left_tokens += len(self._context)
         self._context = []
-        for segment in self.chat.opening(observation.messages, observation.tools or ()):
+        for segment in segments:
             self._append(segment, turn=turn, withdraws=withdraws)
             withdraws = 0
+
+    async def _segments(self, observation: Observation) -> Sequence[TokenSegment]:
+        """Render an observation, a long one in a thread; raises as `_rendered` does."""
+        if _characters(observation) > _LONG_CHARACTERS:
+            return await in_thread(self._rendered, observation)
+        return self._rendered(observation)
+
+    def _rendered(self, observation: Observation) -> Sequence[TokenSegment]:
+        """Render an observation as segments of its context.
+
+        Raises `EnvError` for a program's conversation that the template cannot render, and
+        `ConfigError` for any other.
+        """
+        opening = call_opening(self.chat, observation.request)
+        try:
+            if observation.anew or self._at is None:
+                segments = self.chat.opening(observation.messages, observation.tools or ())
+            else:
+                at = self._at
+                if observation.after is not None:
+                    at = self.tree.path_ids(at)[self._turn_end(observation.after) - 1]
+                segments = self.chat.reply(
+                    observation.messages, ended=self._is_ended(at), tools=observation.tools
+                )
+        except ConfigError as error:
+            if observation.request is None:
+                raise
+            raise EnvError(str(error)) from error
+        return [segment for segment in (*segments, *opening) if segment.token_ids]
+
+    async def _refusal(self, observation: Observation) -> str | None:
+        """Return why an observation cannot be shown to the policy; None when it can."""
+        if (size := _characters(observation)) > self._observation_limit:
+            return (
+                f"the conversation has {size} characters more, and {self._observation_limit} are "
+                "the limit; send less"
+            )
+        try:
+            segments = await self._segments(observation)
+        except (ConfigError, EnvError) as error:
+            return str(error)
+        count = sum(len(segment.token_ids) for segment in segments)
+        if self._at is None and count >= self.limits.context_tokens:
+            return (
+                f"the conversation has {count} tokens, and engine.context_tokens is "
+                f"{self.limits.context_tokens}, which leaves none to sample; send less"
+            )
+        return None
+
+    def _turn_end(self, turn: int) -> int:
+        """Count the nodes of the path up to the end of an earlier turn."""
+        try:
+            return self.tree.turn_end(cast("int", self._at), turn)
+        except ValueError as error:
+            raise EnvError(f"the observation goes on after turn {turn}: {error}") from error
+
+    def _is_ended(self, node: int | None) -> bool:
+        """Return whether the turn at whose end a node stands has the token that ends it."""
+        if node is None:
+            return False
+        last = self.tree.node(node)
+        return last.source == "forced" or last.token_ids[-1] in self.chat.stop_token_ids
 
     def _forget_images(self, turn: int) -> None:
         """Begin a context of its own, without the oldest images, where there are too many."""
         most, at = self.limits.images, self._at
-        if most is None or at is None or len(spans := self.tree.images(at)) <= most:
+        if most is None or at is None or self.tree.image_count(at) <= most:
             return
+        spans = self.tree.images(at)
         tokens, kept = without_images(self.chat, self._context, spans, count=len(spans) - most)
         self._at = self.tree.add(
             Node(
@@ -266,9 +386,10 @@ class Episode:
                 images=tuple(span.image for span in kept),
                 image_spans=tuple((span.start, span.stop) for span in kept),
                 turn=turn,
-                withdraws=len(self.tree.context(at)),
+                withdraws=self.tree.context_nodes(at),
             )
         )
+        self._noise_seed = noise_seed(self.seed, self.tree, self._at)
         self._left_tokens += len(self._context)
         self._context = [*tokens]
 
@@ -276,26 +397,36 @@ class Episode:
     def _reward(self) -> float:
         return sum(self._rewards)
 
+    @property
+    def _world_seed(self) -> int:
+        return self.seed if self.env_seed is None else self.env_seed
+
     async def _reset(self) -> Observation:
-        seed = self.seed if self.env_seed is None else self.env_seed
-        with blame(EnvError, f"reset of task {self._task.id}"):
-            async with asyncio.timeout(self.limits.reset_s):
+        seed = self._world_seed
+        limit_s = self.limits.reset_s
+        deadline = f"rollout.reset_s, {limit_s:g} s"
+        with blame(EnvError, f"reset of task {self._task.id}", deadline=deadline):
+            async with asyncio.timeout(limit_s):
                 options = {"task": self._task, "sample": self.sample}
-                observation, _ = await self.env.reset(seed=seed, options=options)
+                returned = await self.env.reset(seed=seed, options=options)
+            observation, _ = checked_opening(self.env, returned)
         if self.boundaries is not None or self.rebuilding is not None:
             self._history = History.begun(
                 self._task, sample=self.sample, seed=seed, observation=observation
             )
         return observation
 
-    async def _step(self, tokens: Sequence[int]) -> Step:
-        action = self.chat.parse(tokens)
-        answer = await self._answer(action)
-        if not math.isfinite(answer[1]):
-            raise EnvError(
-                f"step of task {self._task.id}: the reward is {answer[1]}, and a reward must be a "
-                "finite number; mend the reward function"
+    async def _step(self, tokens: Sequence[int], finish: str) -> Step:
+        action = read_turn(self.chat, self._asked, tokens)
+        if self._asked is not None:
+            usage = TurnUsage(
+                prompt_tokens=len(self._context) - len(tokens),
+                completion_tokens=len(tokens),
+                cached_tokens=self._cached_tokens,
+                finish="stop" if finish == "stop" else "length",
             )
+            action = replace(action, usage=usage)
+        answer = await self._answer(action)
         if self._history is not None:
             self._history = self._history.after(action, answer)
         self._exchange = (action, answer)
@@ -303,11 +434,14 @@ class Episode:
 
     async def _answer(self, action: Action) -> Step:
         """Have the world answer; one that is lost over it is made again, and asked again."""
+        limit_s = self.limits.step_s
+        deadline = f"rollout.step_s, {limit_s:g} s"
         while True:
             try:
-                with blame(EnvError, f"step of task {self._task.id}"):
-                    async with asyncio.timeout(self.limits.step_s):
-                        return await self.env.step(action)
+                with blame(EnvError, f"step of task {self._task.id}", deadline=deadline):
+                    async with asyncio.timeout(limit_s):
+                        returned = await self.env.step(action)
+                    return checked_step(self.env, returned)
             except WorldLost as lost:
                 if self.rebuilding is None or self._history is None:
                     raise
@@ -326,15 +460,23 @@ class Episode:
 
     def _check_prompt(self) -> None:
         if len(self._context) >= self.limits.context_tokens:
-            raise ConfigError(
-                f"the prompt of task {self._task.id} has {len(self._context)} tokens, and "
-                f"engine.context_tokens is {self.limits.context_tokens}, which leaves none to "
-                "sample; raise engine.context_tokens or shorten the prompt"
-            )
+            raise self._long_prompt(f"{len(self._context)} tokens")
+
+    def _long_prompt(self, size: str) -> ConfigError:
+        return ConfigError(
+            f"the prompt of task {self._task.id} has {size}, and engine.context_tokens is "
+            f"{self.limits.context_tokens}, which leaves none to sample; raise "
+            "engine.context_tokens or shorten the prompt"
+        )
+
+    @property
+    def _observation_limit(self) -> int:
+        return CHARACTERS_PER_TOKEN * self.limits.context_tokens
 
     async def _sample_turn(self, turn: int, started: float) -> tuple[list[int], str]:
         """Sample until the turn ends, stopping on the way where a branch could begin."""
         tokens: list[int] = []
+        self._cached_tokens = 0
         if self.begin is not None and turn == self.begin.turn:
             tokens += self.begin.begun
         asks = self.begin is None or turn > self.begin.turn or not self.begin.decided
@@ -342,7 +484,13 @@ class Episode:
             finish = await self._probe(self.boundaries, turn, tokens, started)
             if finish == "stop":
                 return tokens, finish
-        return tokens, await self._sample(turn, tokens, upto=self.limits.max_turn_tokens)
+        return tokens, await self._sample(turn, tokens, upto=self._most_tokens)
+
+    @property
+    def _most_tokens(self) -> int:
+        """Most tokens of the turn."""
+        asked = None if self._asked is None else self._asked.max_tokens
+        return min(self.limits.max_turn_tokens, asked or self.limits.max_turn_tokens)
 
     async def _probe(
         self, boundaries: Boundaries, turn: int, tokens: list[int], started: float
@@ -357,9 +505,10 @@ class Episode:
             tool_calls=self._tool_calls,
             seconds=self.clock() - started,
             history=self._history,
+            request=self._asked,
         )
         top: list[tuple[tuple[int, float], ...]] = []
-        upto = min(boundaries.probe_tokens(turn), self.limits.max_turn_tokens)
+        upto = min(boundaries.probe_tokens(turn), self._most_tokens)
         finish = await self._sample(turn, tokens, upto=upto, top=top)
         await boundaries.at_boundary(place, added_tokens=self.added_tokens, top=top)
         return finish
@@ -383,6 +532,8 @@ class Episode:
                 return "length"
             request = self._request(budget, turn, done=len(tokens), top_logprobs=ask)
             completion = await self._generate(request, deadline - self.clock(), turn)
+            if not tokens:
+                self._cached_tokens = completion.prompt_cached_tokens
             tokens += completion.token_ids
             if top is not None:
                 top += completion.top_logprobs
@@ -398,9 +549,10 @@ class Episode:
             max_new_tokens=budget,
             sampling=self.sampling,
             stop_token_ids=self.chat.stop_token_ids,
+            stop_strings=() if self._asked is None else self._asked.stop,
             top_logprobs=top_logprobs,
             entropies=self.entropies,
-            seed=self.seed,
+            seed=self._noise_seed,
             images=() if self._at is None else self.tree.images(self._at),
         )
 
@@ -436,9 +588,8 @@ class Episode:
         tool_status: str = "",
         seconds: float = 0.0,
         withdraws: int = 0,
+        resumes: int = 0,
     ) -> None:
-        if not segment.token_ids:
-            return
         node = Node(
             parent=self._at,
             source=segment.source,
@@ -449,9 +600,12 @@ class Episode:
             tool_status=tool_status if segment.source == "tool" else "",
             seconds=seconds if segment.source == "tool" else 0.0,
             withdraws=withdraws,
+            resumes=resumes,
         )
         self._at = self.tree.share(node)
         self._context += segment.token_ids
+        if withdraws or resumes:
+            self._noise_seed = noise_seed(self.seed, self.tree, self._at)
 
     async def _patch(self, patch: Patch, turn: int, *, ended: bool) -> None:
         """Put the patch in the place of what was sampled, which stays on the tree.
@@ -459,6 +613,11 @@ class Episode:
         A thought that is asked for is sampled off the tree: it is no turn of the policy's, and
         nobody trains on it.
         """
+        if self._asked is not None and self._asked.calls == "required":
+            raise EnvError(
+                f"turn {turn} is patched, and its request required a call, of which the beginning "
+                "was not sampled; patch turns of other requests"
+            )
         thought: list[int] = []
         if patch.hint:
             asked = asking(self.chat, patch, ended=ended)
@@ -493,6 +652,35 @@ class Episode:
                 return thought
 
     async def _close(self) -> None:
+        """Close the environment; a close that was cancelled is begun again, and ends."""
+        try:
+            await self._close_once()
+        except asyncio.CancelledError:
+            with suppress(RolloutError):
+                await self._close_once()
+            raise
+
+    async def _close_once(self) -> None:
         with blame(EnvError, f"close of task {self._task.id}"):
             async with asyncio.timeout(CLOSE_S):
                 await self.env.close()
+
+
+def noise_seed(seed: int, tree: Tree, node: int | None) -> int:
+    """Return the seed of the sampling noise in the context at `node`.
+
+    The noise of a token depends on its position, so every context after the first one has a seed
+    of its own: a conversation that is begun twice is not answered twice alike.
+    """
+    path = () if node is None else tree.path(node)
+    turns = [p.turn for p in path if p.resumes or (p.withdraws and p.source == "prompt")]
+    return derive(seed, "context", turns[-1]) if turns else seed
+
+
+def _characters(observation: Observation) -> int:
+    return sum(
+        len(part)
+        for message in observation.messages
+        for part in ((message.content,) if isinstance(message.content, str) else message.content)
+        if isinstance(part, str)
+    )

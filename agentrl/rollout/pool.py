@@ -16,7 +16,7 @@ from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.rebuilding import Rebuilding, Rebuilt
 from agentrl.rollout.recorder import Recorder, Stand
 from agentrl.rollout.repeats import Repeats
-from agentrl.rollout.replay import replay
+from agentrl.rollout.replay import ReplayMismatch, replay
 from agentrl.scheduler import Hooks, Order, Topology
 from agentrl.seeds import derive
 from agentrl.task import Task
@@ -167,7 +167,7 @@ class Rollouts:
             except (RolloutError, ForkUnsupported) as error:
                 # A sandbox that broke says nothing about the world; an answer that differs does.
                 if isinstance(error, ForkUnsupported) or left == 0:
-                    seat.begins_again(str(error))
+                    seat.begins_again(str(error), differs=isinstance(error, ReplayMismatch))
                     return None
                 left -= 1
 
@@ -208,4 +208,5 @@ def place_of(tree: Tree, stand: Stand) -> Place:
         seconds=stand.seconds,
         history=stand.history,
         begun=stand.begun,
+        request=stand.request,
     )

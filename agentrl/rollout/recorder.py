@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agentrl.env import Action, ForkStrategy, Observation, Step
+from agentrl.env import Action, ForkStrategy, Observation, Step, TurnRequest
+from agentrl.errors import FailureKind
 from agentrl.rollout.replay import History
-from agentrl.scheduler import Attempt
-from agentrl.task import Task
+from agentrl.scheduler import Attempt, Order
 from agentrl.trajectory import Leaf, Tree
 
 
@@ -30,6 +30,8 @@ class Stand:
     """Of its time budget that are used."""
     history: History
     """What brings back its world."""
+    request: TurnRequest | None = None
+    """Of the observation that its turn answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +40,32 @@ class KeptMember:
 
     sample: int
     seed: int
+    version: int
+    """Newest version that all engines had when its latest try began."""
     attempt: int
     """Tries before this one."""
     failures: int
     """Of those, the ones that failed."""
+    restarts: int = 0
+    """Of those, the ones that had become too old."""
     leaf: Leaf | None = None
     """Its end; None for one that goes on, or begins."""
     stand: Stand | None = None
     """None for one that begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCounts:
+    """Counts that a group adds to those of a checkpoint: of records after it."""
+
+    outcomes: tuple[FailureKind | None, ...] = ()
+    """Of attempts, in the order they ended; None for one that did not fail."""
+    tokens: tuple[int, ...] = ()
+    """Sampled ones of each that ended and did not fail."""
+    retried: int = 0
+    """Trajectories that began again after a failure."""
+    restarted: int = 0
+    """Trajectories that began again for their age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +89,8 @@ class KeptNote:
     said: Mapping[str, Any]
     by: int | None
     """The try it was noted with, if any."""
+    is_later: bool = False
+    """It was noted after the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +113,36 @@ class KeptGroup:
     """The version it was opened at."""
     complete: bool
     members: tuple[KeptMember, ...]
-    tries: tuple[KeptTry, ...] = ()
-    """Every one, in the order they began; only of a group that something was noted of."""
+    round: int = 0
+    """Request for tasks within its step that brought it, from 1; 0 where rounds are not counted."""
+    round_size: int = 0
+    """Number of tasks that its round was asked for."""
+    tries: int = 0
+    """Times its task was tried before."""
+    retry_of: int | None = None
+    """The group that it takes the place of; None for a first try."""
+    paths: tuple[KeptTry, ...] = ()
+    """Every try, in the order they began; only of a group that something was noted of."""
     notes: tuple[KeptNote, ...] = ()
     """In order."""
     branched: bool = False
     """Whether a trajectory left another one."""
+    counts: KeptCounts = KeptCounts()
+    """Counts of it that the checkpoint lacks."""
+
+    @property
+    def order(self) -> Order:
+        """Order that it was opened for."""
+        return Order(
+            task=self.tree.task,
+            trajectories=self.asked,
+            max_turns=self.max_turns,
+            max_turn_tokens=self.max_turn_tokens,
+            round=self.round,
+            round_size=self.round_size,
+            tries=self.tries,
+            retry_of=self.retry_of,
+        )
 
     @property
     def waits_for(self) -> int:
@@ -130,8 +176,10 @@ class Leaving:
 class TrajectoryRecord(Protocol):
     """The record of one trajectory. Errors raised here stop the run."""
 
-    def reset(self, at: int | None, observation: Observation, *, seconds: float) -> None:
-        """Record that its world was reset; its prompt ends at node `at`."""
+    def reset(
+        self, at: int | None, observation: Observation, *, env_seed: int, seconds: float
+    ) -> None:
+        """Record that its world was reset with `env_seed`; its prompt ends at node `at`."""
         ...
 
     def stepped(self, at: int | None, action: Action, answer: Step, *, seconds: float) -> None:
@@ -154,16 +202,19 @@ class TrajectoryRecord(Protocol):
         """Return when what was recorded may be acted on."""
         ...
 
-    def begun_again(self, why: str) -> None:
-        """Record that its world could not be brought back, and that it begins again."""
+    def begun_again(self, why: str, *, differs: bool, version: int) -> None:
+        """Record that its world could not be brought back, and that it begins again at `version`.
+
+        `differs` when the world answered otherwise than it had.
+        """
         ...
 
     def finished(self, leaf: Leaf) -> None:
         """Record its end."""
         ...
 
-    def given_up(self, why: str) -> None:
-        """Record that it does not count."""
+    def given_up(self, why: str, *, failure: FailureKind | None = None) -> None:
+        """Record that it does not count; `failure` is the kind of one that begins again for it."""
         ...
 
 
@@ -173,13 +224,11 @@ class Recorder(Protocol):
     def opened(
         self,
         group: int,
-        task: Task,
+        order: Order,
         *,
         size: int,
         after: int,
         version: int,
-        max_turns: int | None = None,
-        max_turn_tokens: int | None = None,
     ) -> None:
         """Record a group; `after` more are opened of the tasks that were taken with its task."""
         ...
@@ -204,19 +253,24 @@ class Recorder(Protocol):
         ...
 
     def begun(
-        self, attempt: Attempt, tree: Tree, *, seed: int, stand: Stand | None
+        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, stand: Stand | None
     ) -> TrajectoryRecord:
-        """Record that a trajectory begins, or goes on where it stood."""
+        """Record that a trajectory begins at `version`, or goes on where it stood."""
         ...
 
     def forked(
-        self, attempt: Attempt, tree: Tree, *, seed: int, leaving: Leaving
+        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, leaving: Leaving
     ) -> TrajectoryRecord:
-        """Record that a trajectory begins as a branch of another one."""
+        """Record that a trajectory begins as a branch of another one, at that one's `version`."""
         ...
 
-    def dropped(self, group: int, why: str) -> None:
-        """Record that a group will never train."""
+    def dropped(
+        self, group: int, why: str, *, requeued: bool = False, counts: bool = False
+    ) -> None:
+        """Record that a group will not train.
+
+        `requeued` when its task is tried again, `counts` when it was judged by all it has.
+        """
         ...
 
     def completed(self, group: int) -> None:

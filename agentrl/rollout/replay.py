@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agentrl.env import Action, Env, Observation, Step
+from agentrl.env import Action, Env, Observation, Step, TurnRequest
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
 from agentrl.message import Image, Message
 from agentrl.task import Task
+from agentrl.thread import to_the_end
 
 CLOSE_S = 10.0
 
@@ -64,7 +65,7 @@ async def replay(
     except BaseException:
         # What differed counts, or that nobody waits any more, and not that it did not close either.
         with suppress(RolloutError):
-            await close_world(env)
+            await to_the_end(close_world(env))
         raise
     return env
 
@@ -114,7 +115,14 @@ def _shown(observation: Observation) -> list[object]:
         [_message(message) for message in observation.messages],
         None if tools is None else [dict(tool) for tool in tools],
         *([True] if observation.anew else []),
+        *([{"after": observation.after}] if observation.after is not None else []),
+        *([_request(observation.request)] if observation.request is not None else []),
     ]
+
+
+def _request(request: TurnRequest) -> list[object]:
+    rule = [] if request.calls == "auto" else [request.calls, request.tool]
+    return [request.max_tokens, request.stop, *rule]
 
 
 def _message(message: Message) -> list[object]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,17 @@ def append_costs(path: Path, trees: Iterable[Tree]) -> None:
     costs = [cost_of(tree, leaf) for tree in trees for leaf in tree.leaves]
     with path.open("a", encoding="utf-8") as file:
         file.writelines(_line(cost) + "\n" for cost in costs)
+
+
+def trace_bytes(path: Path) -> int:
+    """Return the size of a run's trace; 0 for one that has not begun."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def cut_trace(path: Path, size_bytes: int) -> None:
+    """Forget what was appended to a run's trace after it had this size: it is done again."""
+    if trace_bytes(path) > size_bytes:
+        os.truncate(path, size_bytes)
 
 
 def write_trace(path: Path, trace: Trace) -> None:

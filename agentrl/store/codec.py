@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol, cast
 
-from agentrl.env import Action, Observation
+from agentrl.env import Action, Observation, TurnRequest, TurnUsage
 from agentrl.message import Image, Message, ToolCall
 from agentrl.rollout.curation.graft import Branch
-from agentrl.store.damage import StoreError
+from agentrl.store.damage import DamagedStore, StoreError
 from agentrl.store.event import KINDS, Event, Exchange, Fork
 from agentrl.store.objects import Objects
 from agentrl.store.record import Record
@@ -24,11 +24,19 @@ from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
 
 _LENGTH = struct.Struct("<I")
+MAX_DEPTH = 256
+"""Of a record's JSON. Arguments of a call are 64 deep, and each level is three here at most."""
 _JSON = json.JSONEncoder(separators=(",", ":"))
+
+_TOO_DEEP = (
+    f"a value is nested so deeply that its record has more than {MAX_DEPTH} levels, which is the "
+    "limit; tasks, actions and observations hold flatter ones"
+)
 
 _PLAIN_TYPES: tuple[type[Any], ...] = (
     *KINDS,
     *(Exchange, Fork, Action, Message, ToolCall, Task, Leaf, Finished, Truncated, Failed, Branch),
+    *(TurnRequest, TurnUsage),
 )
 _BY_NAME = {kind.__name__: kind for kind in _PLAIN_TYPES}
 _AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
@@ -85,7 +93,17 @@ def decode(record: Record, objects: Objects | None) -> Event:
     """
     try:
         event = _unpacked(record.payload, objects)
-    except (KeyError, TypeError) as error:
+    except (RecursionError, ValueError, struct.error) as error:
+        damage = (
+            f"record {record.sequence} is not what agentrl wrote ({type(error).__name__}: "
+            f"{error!s:.200})"
+        )
+        raise DamagedStore(
+            f"{damage}; bring the store back from a copy, or go on from what lies before it with "
+            "agentrl train --resume --cut-damaged",
+            damage=damage,
+        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"record {record.sequence} was written by another version of agentrl ({error}); read "
             "the store with that one"
@@ -95,8 +113,14 @@ def decode(record: Record, objects: Objects | None) -> Event:
 
 def _packed(value: Any, objects: Blobs) -> bytes:
     arrays: list[bytes] = []
-    plain = _Encoder(objects, arrays).plain(value)
-    text = _JSON.encode(plain).encode()
+    try:
+        plain = _Encoder(objects, arrays).plain(value)
+        encoded = _JSON.encode(plain)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if encoded.count("[") + encoded.count("{") > MAX_DEPTH and not _is_shallow(plain):
+        raise ValueError(_TOO_DEEP)
+    text = encoded.encode()
     return b"".join((_LENGTH.pack(len(text)), text, *arrays))
 
 
@@ -105,6 +129,21 @@ def _unpacked(data: bytes, objects: Blobs | None) -> Any:
     start = _LENGTH.size
     plain = json.loads(data[start : start + length])
     return _Decoder(objects, data, start + length).value(plain)
+
+
+def _is_shallow(plain: Any) -> bool:
+    """Return whether `_Decoder` can read a value again, however much of the stack is in use."""
+    level = [plain]
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return True
+        level = [
+            inner
+            for item in level
+            if isinstance(item, list | dict)
+            for inner in cast("list[Any]", item.values() if isinstance(item, dict) else item)
+        ]
+    return not level
 
 
 class _Encoder:
@@ -135,7 +174,9 @@ class _Encoder:
                 return {"$image": [self._objects.put(value.data), value.media_type]}
             case Observation():
                 tools = None if value.tools is None else self._stored(value.tools)
-                rare = [True] if value.anew else []
+                rare = [value.anew, value.after, self.plain(value.request)]
+                while rare and (rare[-1] is None or rare[-1] is False):
+                    rare.pop()
                 return {"$observation": [self.plain(value.messages), tools, *rare]}
             case Mapping():
                 return self._mapping(cast(Mapping[Any, Any], value))
@@ -176,9 +217,9 @@ class _Encoder:
         self._arrays.append(arrays)
         images = [self.plain(image) for image in node.images]
         shape = [count, len(node.entropies)]
-        rare: list[Any] = []
-        if node.withdraws or node.image_spans:
-            rare = [node.withdraws, *([list(map(list, node.image_spans))] * bool(node.image_spans))]
+        rare: list[Any] = [node.withdraws, list(map(list, node.image_spans)), node.resumes]
+        while rare and not rare[-1]:
+            rare.pop()
         said = [node.parent, node.source, node.turn, node.seconds, node.tool_status]
         return [*said, images, *shape, *rare]
 
@@ -213,7 +254,8 @@ class _Decoder:
             case "$image":
                 return Image(self._objects.get(inner[0]) if self._objects else b"", inner[1])
             case "$observation":
-                return Observation(self.value(inner[0]), self._tools(inner[1]), *inner[2:])
+                rare = map(self.value, inner[2:])
+                return Observation(self.value(inner[0]), self._tools(inner[1]), *rare)
             case "$dict":
                 return {self.value(key): self.value(item) for key, item in inner}
             case "$bytes":
@@ -245,6 +287,7 @@ class _Decoder:
         entropies: int,
         withdraws: int = 0,
         image_spans: Sequence[Sequence[int]] = (),
+        resumes: int = 0,
     ) -> Node:
         sampled = count if source == "sampled" else 0
         return Node(
@@ -260,6 +303,7 @@ class _Decoder:
             logprobs=self._numbers("d", sampled),
             entropies=self._numbers("d", entropies),
             withdraws=withdraws,
+            resumes=resumes,
         )
 
     def _numbers(self, code: str, count: int) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from agentrl.env import Action, ForkStrategy, Observation, Step
+from agentrl.errors import FailureKind
 from agentrl.rollout.replay import fingerprint, step_fingerprint
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Node
@@ -33,12 +34,21 @@ class Exchange:
     tool_calls: int = 0
     seconds: float = 0.0
     """Since the trajectory began, waiting while parked left out: what its budgets have used."""
+    env_seed: int | None = None
+    """Of a reset: the seed that the environment was given, where it is not the trajectory's."""
 
     @classmethod
-    def resetting(cls, observation: Observation, *, seconds: float = 0.0) -> Self:
+    def resetting(
+        cls, observation: Observation, *, env_seed: int | None = None, seconds: float = 0.0
+    ) -> Self:
         """Return what an environment's reset gave."""
-        shown = fingerprint(observation)
-        return cls(action=None, observation=observation, fingerprint=shown, seconds=seconds)
+        return cls(
+            action=None,
+            observation=observation,
+            fingerprint=fingerprint(observation),
+            seconds=seconds,
+            env_seed=env_seed,
+        )
 
     @classmethod
     def stepping(cls, action: Action, answer: Step, *, seconds: float = 0.0) -> Self:
@@ -78,7 +88,7 @@ class GroupOpened:
     group: int
     task: Task
     order: int
-    """How many tasks the sampler had handed out before this one."""
+    """How many tasks the stream had handed out before this one; -1 for one that is not of it."""
     seed: int
     size: int
     step: int
@@ -87,6 +97,14 @@ class GroupOpened:
     """Most turns of each trajectory; None is the run's number."""
     max_turn_tokens: int | None = None
     """Most tokens of one turn; None is the run's number."""
+    round: int = 0
+    """Request for tasks within its step that brought it, from 1; 0 where rounds are not counted."""
+    round_size: int = 0
+    """Number of tasks that its round was asked for."""
+    tries: int = 0
+    """Times its task was tried before, as groups with too few trajectories that did not fail."""
+    retry_of: int | None = None
+    """The group that it takes the place of; None for a first try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +115,9 @@ class Began:
     group: int
     sample: int
     seed: int
+    """Of its sampling noise."""
+    version: int
+    """Newest version that all engines had; a branch has its parent's."""
     attempt: int
     fork: Fork | None
     nodes: tuple[Node, ...] = ()
@@ -137,6 +158,8 @@ class Abandoned:
     reason: str
     turns: int
     """Completed turns that are played again, or lost with it."""
+    failure: FailureKind | None = None
+    """Of one that failed and begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +171,15 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A group will never train."""
+    """A group will not train. A resume from a checkpoint that was written before it opens the group
+    again if it `counts`: what it taught is learnt again, since the checkpoint does not hold it."""
 
     group: int
     reason: str
+    requeued: bool = False
+    """Its task is tried again, as a new group."""
+    counts: bool = False
+    """It has all of its trajectories, and was judged by them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

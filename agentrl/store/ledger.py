@@ -1,16 +1,21 @@
 """What the log adds up to, in SQLite: states, positions, and where each record lies.
 
 The ledger is written after the log and never the other way round: it may be behind, and catches up.
-Any other process may read it while the run writes.
+Any other process may read it while the run writes. Its pages have checksums (`page_checks`), so
+that a byte which the disk has changed is never read; then it is made again from the log.
 """
 
+import os
+import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from agentrl.store.damage import DamagedStore, StoreError
+from agentrl.atomic import disk_advice, sync_path
+from agentrl.store.damage import DamagedStore, StoreError, machine_errors
 from agentrl.store.event import (
     Abandoned,
     Began,
@@ -27,15 +32,39 @@ from agentrl.store.event import (
     Resumed,
     Trained,
 )
-from agentrl.store.lineage import Mark, Resumption, trained_by
+from agentrl.store.lineage import Mark, Resumption, line_to, trained_by
+from agentrl.store.page_checks import (
+    PAGE_BYTES,
+    PageChecks,
+    check_file,
+    foreign_pages,
+    logged_pages,
+)
 from agentrl.store.segment import Place
 from agentrl.trajectory import outcome_name, reward_of
 
 GroupState = Literal["open", "complete", "trained", "dropped"]
 
-FORMAT = 1
+FORMAT = 2
+LOG_BYTES = 32 * 2**20
+"""Size of the ledger's write-ahead log at which a write waits until it is emptied."""
+_LOOK_EVERY = 64
+"""Records between two looks at that size."""
+_MACHINE_ERRORS = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+"""SQLite's errors that say nothing about the bytes of the ledger."""
 _SCHEMA = """
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 CREATE TABLE records (
   sequence INTEGER PRIMARY KEY, kind TEXT NOT NULL, segment INTEGER NOT NULL,
   offset INTEGER NOT NULL, length INTEGER NOT NULL, group_id INTEGER, trajectory INTEGER);
@@ -43,7 +72,7 @@ CREATE INDEX records_by_group ON records (group_id, sequence);
 CREATE TABLE groups (
   id INTEGER PRIMARY KEY, task TEXT NOT NULL, task_order INTEGER NOT NULL, seed TEXT NOT NULL,
   size INTEGER NOT NULL, opened_at_step INTEGER NOT NULL, state TEXT NOT NULL,
-  reason TEXT NOT NULL DEFAULT '', trained_at_step INTEGER, settled_at INTEGER);
+  reason TEXT NOT NULL DEFAULT '', trained_at_step INTEGER, settled_at INTEGER, retry_of INTEGER);
 CREATE INDEX groups_by_state ON groups (state, id);
 CREATE TABLE trajectories (
   id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL, sample INTEGER NOT NULL, seed TEXT NOT NULL,
@@ -52,6 +81,9 @@ CREATE TABLE trajectories (
   tokens INTEGER NOT NULL DEFAULT 0, oldest_version INTEGER, newest_version INTEGER);
 CREATE INDEX trajectories_by_group ON trajectories (group_id, sample);
 CREATE TABLE marks (sequence INTEGER NOT NULL, group_id INTEGER NOT NULL, step INTEGER NOT NULL);
+CREATE TABLE drops (
+  sequence INTEGER NOT NULL, group_id INTEGER NOT NULL, reason TEXT NOT NULL,
+  requeued INTEGER NOT NULL, counts INTEGER NOT NULL);
 CREATE TABLE checkpoints (sequence INTEGER PRIMARY KEY, step INTEGER NOT NULL);
 CREATE TABLE resumptions (
   sequence INTEGER PRIMARY KEY, position INTEGER NOT NULL, step INTEGER NOT NULL,
@@ -61,44 +93,67 @@ CREATE TABLE pruned (segment INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 """
 
 
+_REQUEUED = """
+SELECT groups.id FROM groups JOIN drops ON groups.id = group_id AND settled_at = sequence
+WHERE state = 'dropped' AND requeued
+AND groups.id NOT IN (SELECT retry_of FROM groups WHERE retry_of IS NOT NULL)"""
+
+
 class Ledger:
     """The database of one store. The writer's; `readonly` opens it beside a writer."""
 
     def __init__(self, file: Path, *, readonly: bool = False) -> None:
+        """Open a ledger that `make_ledger` has made.
+
+        Raises `DamagedStore` where it is not as it was written, `StoreError` where there is none or
+        the machine does not let it be opened.
+        """
         self.file = file
         self._versions: set[int] = set()
         """Versions that are entered: most records bring no new one."""
         self._fresh: set[int] = set()
         """Those of the record that is being entered."""
-        if readonly and not file.is_file():
+        self._entered, self._log_limit = 0, LOG_BYTES
+        self._writes = threading.Lock()
+        """Held by who writes, or copies the write-ahead log into the file."""
+        self._is_closed = False
+        if not file.is_file():
             raise StoreError(f"{file}: no such file; {file.parent} holds no store")
-        mode = "ro" if readonly else "rwc"
-        try:
-            self._base = sqlite3.connect(
-                f"{file.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            self._prepare(readonly=readonly)
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
+        with self._errors():
+            changed = foreign_pages(file)
+            if changed is None:
+                raise self._damaged("its checksums are missing or damaged")
+            if changed:
+                raise self._damaged(f"page {min(changed)} is not as it was written")
+            mode = "ro" if readonly else "rw"
+            self._base = _connect(file, mode=mode)
+            try:
+                self._prepare(readonly=readonly)
+            except BaseException:
+                self._base.close()
+                raise
 
     def enter(self, sequence: int, place: Place, event: Event) -> None:
         """Enter one record, whole or not at all."""
-        try:
-            self._fresh = set()
-            self._base.execute("BEGIN")
-            self._enter(sequence, place, event)
-            self._base.execute("COMMIT")
-            self._versions |= self._fresh
-        except sqlite3.Error as error:
-            if self._base.in_transaction:
-                self._base.execute("ROLLBACK")
-            raise StoreError(
-                f"{self.file} could not be written: {error}; the record itself is in the log. Make "
-                "room on the disk and resume the run"
-            ) from error
+        self._entered += 1
+        if self._entered % _LOOK_EVERY == 0 and self._log_bytes() > self._log_limit:
+            self.sync()
+            # Whoever reads it just then keeps it as it is.
+            self._log_limit = max(LOG_BYTES, 2 * self._log_bytes())
+        with self._writes:
+            try:
+                self._fresh = set()
+                self._base.execute("BEGIN")
+                self._enter(sequence, place, event)
+                self._base.execute("COMMIT")
+                self._versions |= self._fresh
+            except sqlite3.Error as error:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+                raise StoreError(
+                    f"{self.file} could not be written: {error}; the record itself is in the log. "
+                    f"{disk_advice(error)}, and resume the run"
+                ) from error
 
     def last(self) -> tuple[int, Place] | None:
         """Return the number and place of the newest record entered."""
@@ -160,19 +215,29 @@ class Ledger:
     def trained_by(self, position: int) -> dict[int, int]:
         """Return the groups in the weights of the checkpoint at `position`, and their steps."""
         marks = [Mark(*row) for row in self.rows("SELECT sequence, group_id, step FROM marks")]
-        resumed = self.rows("SELECT sequence, position FROM resumptions")
-        return trained_by(position, marks, [Resumption(*row) for row in resumed])
+        return trained_by(position, marks, self._resumptions())
+
+    def requeued(self) -> list[int]:
+        """Return dropped groups whose tasks are to be tried again and have not been, in order."""
+        return [row["id"] for row in self.rows(f"{_REQUEUED} ORDER BY groups.id")]
+
+    def tasks_from(self, group: int) -> list[tuple[int, str]]:
+        """Return the ids of groups from `group` on and of their tasks, in order."""
+        rows = self.rows("SELECT id, task FROM groups WHERE id >= ? ORDER BY id", group)
+        return [(row["id"], row["task"]) for row in rows]
 
     def prunable(self, position: int, *, below: int) -> list[int]:
         """Return segments before number `below` whose groups no checkpoint from `position` needs.
 
-        A group is needed unless it was dropped, or trained before `position`.
+        A group is needed unless it was dropped, with no other try to come, or trained before
+        `position`.
         """
         rows = self.rows(
             "SELECT DISTINCT segment FROM records WHERE segment < ?"
             " AND segment NOT IN (SELECT segment FROM pruned) EXCEPT"
             " SELECT segment FROM records JOIN groups ON groups.id = group_id"
-            " WHERE state IN ('open', 'complete') OR settled_at >= ?",
+            " WHERE state IN ('open', 'complete') OR settled_at >= ?"
+            f" OR groups.id IN ({_REQUEUED})",
             below,
             position,
         )
@@ -180,9 +245,11 @@ class Ledger:
 
     def mark_pruned(self, numbers: Sequence[int], *, position: int) -> None:
         """Remember that segments are gone on purpose, and from which position a run can resume."""
-        self._base.executemany(
-            "INSERT OR IGNORE INTO pruned VALUES (?, ?)", [(n, position) for n in numbers]
-        )
+        rows = [(number, position) for number in numbers]
+        with self._writes, self._errors():
+            self._base.execute("BEGIN")
+            self._base.executemany("INSERT OR IGNORE INTO pruned VALUES (?, ?)", rows)
+            self._base.execute("COMMIT")
 
     def pruned(self) -> dict[int, int]:
         """Return the segments that were pruned, and the position each was pruned for."""
@@ -223,46 +290,107 @@ class Ledger:
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return the rows of a query."""
-        try:
+        with self._errors():
             return self._base.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
 
     def sync(self) -> None:
-        """Bring what is committed to the disk. May be called from any thread while others write."""
-        with closing(sqlite3.connect(self.file)) as other:
+        """Bring what is committed to the disk, and empty the write-ahead log.
+
+        May be called from any thread while others write. They wait for what was written since it
+        began. A log that another process reads just then is emptied the next time.
+        """
+        with self._errors(), closing(_connect(self.file, timeout_s=0.0)) as other:
+            # What is done here, others need not wait for.
             other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            with self._writes:
+                other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                self._checks = self._checks.renewed(self.file, logged_pages(self.file))
+                self._checks.write(self.file)
+                other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def copy(self, file: Path) -> None:
+        """Put a copy of the ledger and its checksums at `file`, on the disk, whole or not at all.
+
+        Raises `StoreError` where there is no room for it.
+        """
+        partial = file.with_name(f".{file.name}.partial")
+        with self._errors():
+            _remove_ledger(partial)
+            try:
+                with closing(sqlite3.connect(partial)) as copy:
+                    self._base.backup(copy)
+                _seal(partial, "DELETE")
+                for part in (partial, check_file(partial)):
+                    sync_path(part)
+                _move_ledger(partial, file)
+                sync_path(file.parent)
+            except BaseException:
+                with suppress(OSError):
+                    _remove_ledger(partial)
+                raise
 
     def close(self) -> None:
         """Close the database. Idempotent."""
-        self._base.close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._writable:
+                # SQLite copies what is left when it closes, and knows of no checksums.
+                with suppress(sqlite3.Error, OSError):
+                    self.sync()
+        finally:
+            self._base.close()
 
     def _prepare(self, *, readonly: bool) -> None:
-        self._base.row_factory = sqlite3.Row
-        self._base.execute("PRAGMA busy_timeout = 10000")
+        self._writable = not readonly
         (form,) = self._base.execute("PRAGMA user_version").fetchone()
-        if not readonly:
-            self._base.execute("PRAGMA journal_mode = WAL")
-            self._base.execute("PRAGMA synchronous = NORMAL")
-            # `sync` does it, in a thread: it waits for the disk.
-            self._base.execute("PRAGMA wal_autocheckpoint = 0")
-            if form == 0:
-                self._base.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-                form = FORMAT
         if form != FORMAT:
-            raise StoreError(
-                f"{self.file} has format {form}, and this version reads {FORMAT}; use the version "
-                "of agentrl that wrote it"
-            )
-        check = self._base.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if check != "ok":
-            raise sqlite3.DatabaseError(check)
+            raise self._damaged(f"it has format {form}, and this version reads {FORMAT}")
+        if readonly:
+            return
+        before = PageChecks.read(self.file)
+        changed = before.differences(PageChecks.of_file(self.file)) if before else set[int]()
+        _, frames, _ = self._base.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        # SQLite leaves out frames whose checksums are wrong: pages may be there half.
+        if before is None or changed - logged_pages(self.file, frames=max(0, frames)):
+            raise self._damaged("its write-ahead log is not as it was written")
+        self._checks = PageChecks.of_file(self.file)
+        self._base.execute("PRAGMA synchronous = NORMAL")
+        # `sync` does it, in a thread: it waits for the disk.
+        self._base.execute("PRAGMA wal_autocheckpoint = 0")
+        self.sync()
 
-    def _damaged(self, error: sqlite3.DatabaseError) -> DamagedStore:
+    def _log_bytes(self) -> int:
+        with suppress(FileNotFoundError):
+            return os.stat(f"{self.file}-wal").st_size
+        return 0
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Say of an error of SQLite or the machine what it is of, and what is to be done."""
+        try:
+            with machine_errors(self.file):
+                yield
+        except sqlite3.Error as error:
+            text = " ".join(str(error).split())
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is not None and code & 0xFF in _MACHINE_ERRORS:
+                raise self._unusable(text) from error
+            raise self._damaged(text) from error
+        except (ValueError, OverflowError) as error:  # a text that is no UTF-8, a number too large
+            raise self._damaged(str(error)) from error
+
+    def _unusable(self, text: str) -> StoreError:
+        return StoreError(
+            f"{self.file} cannot be used: {text}; nothing that was recorded is lost. "
+            f"{disk_advice(text)}, and resume the run"
+        )
+
+    def _damaged(self, text: str) -> DamagedStore:
         return DamagedStore(
-            f"{self.file} is damaged: {' '.join(str(error).split())}; remove it with its -wal and "
-            "-shm files, and it is made again from the segments when the store is opened (unless "
-            "some were pruned: then bring the ledger back from a copy)"
+            f"{self.file} is damaged: {text}; it is made again from the log when the run is "
+            "resumed (agentrl train CONFIG --resume)"
         )
 
     def _enter(self, sequence: int, place: Place, event: Event) -> None:
@@ -283,6 +411,7 @@ class Ledger:
             self._count(sequence, event)
         if isinstance(event, Resumed):
             self._redo_trained(sequence, event.position)
+            self._redo_dropped(event.position)
 
     def _count(self, sequence: int, event: Began | Grown | Ended | Branched) -> None:
         """Count what a record adds to its trajectory, in one go."""
@@ -324,6 +453,98 @@ class Ledger:
                 (trained[group], sequence, group),
             )
 
+    def _redo_dropped(self, position: int) -> None:
+        """Let groups that count be dropped or open as the checkpoint at `position` has it."""
+        dropped = self._dropped_by(position)
+        rows = self.rows(
+            "SELECT id, state FROM groups WHERE id IN (SELECT group_id FROM drops WHERE counts)"
+        )
+        for row in rows:
+            group, drop = row["id"], dropped.get(row["id"])
+            if drop is None and row["state"] == "dropped":
+                self._base.execute(
+                    "UPDATE groups SET state = 'open', reason = '', settled_at = NULL WHERE id = ?",
+                    (group,),
+                )
+            elif drop is not None and row["state"] in ("open", "complete"):
+                self._base.execute(
+                    "UPDATE groups SET state = 'dropped', reason = ?, settled_at = ? WHERE id = ?",
+                    (drop["reason"], drop["sequence"], group),
+                )
+
+    def _dropped_by(self, position: int) -> dict[int, sqlite3.Row]:
+        """Return the latest drop of each group on the line of the checkpoint at `position`."""
+        line = line_to(position, self._resumptions())
+        rows = self.rows("SELECT * FROM drops ORDER BY sequence")
+        return {
+            row["group_id"]: row
+            for row in rows
+            if any(row["sequence"] in stretch for stretch in line)
+        }
+
+    def _resumptions(self) -> list[Resumption]:
+        return [Resumption(*row) for row in self.rows("SELECT sequence, position FROM resumptions")]
+
+
+def make_ledger(file: Path, *, base: Path | None = None) -> None:
+    """Make an empty ledger, or one that is a copy of `base`; whole or not at all.
+
+    What lay at `file` is gone. Raises `StoreError` where there is no room for it.
+    """
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        with machine_errors(file):
+            _remove_ledger(partial)
+            if base is None:
+                with closing(sqlite3.connect(partial, isolation_level=None)) as made:
+                    made.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+                    made.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            else:
+                shutil.copyfile(base, partial)
+            _seal(partial, "WAL")
+            _move_ledger(partial, file)
+    except BaseException as error:
+        with suppress(OSError):
+            _remove_ledger(partial)
+        if not isinstance(error, sqlite3.Error):
+            raise
+        raise StoreError(
+            f"{file} could not be made: {error}; nothing that was recorded is lost. "
+            f"{disk_advice(error)}, and resume the run"
+        ) from error
+
+
+def _connect(file: Path, *, mode: str = "rw", timeout_s: float = 10.0) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=timeout_s,
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _seal(file: Path, journal: Literal["WAL", "DELETE"]) -> None:
+    """Say how a closed ledger will be changed, and write its checksums."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as made:
+        made.execute(f"PRAGMA journal_mode = {journal}").fetchall()
+    PageChecks.of_file(file).write(file)
+
+
+def _move_ledger(partial: Path, file: Path) -> None:
+    """Put a closed ledger with its checksums in the place of another."""
+    for suffix in ("-wal", "-shm", ".check"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    partial.replace(file)
+    check_file(partial).replace(check_file(file))
+
+
+def _remove_ledger(file: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal", ".check"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+
 
 def _place(row: sqlite3.Row) -> Place:
     return Place(row["segment"], row["offset"], row["length"])
@@ -340,9 +561,12 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
         case GroupOpened(group=group, task=task):
             # A seed has 64 bits without a sign, and SQLite's integers have one.
             yield (
-                "INSERT INTO groups (id, task, task_order, seed, size, opened_at_step, state)"
-                " VALUES (?, ?, ?, ?, ?, ?, 'open')",
-                (group, _text(task.id), event.order, str(event.seed), event.size, event.step),
+                "INSERT INTO groups (id, task, task_order, seed, size, opened_at_step, retry_of,"
+                " state) VALUES (?, ?, ?, ?, ?, ?, ?, 'open')",
+                (
+                    *(group, _text(task.id), event.order, str(event.seed), event.size),
+                    *(event.step, event.retry_of),
+                ),
             )
         case Began(fork=fork):
             forked = (None,) * 3 if fork is None else (fork.parent, fork.node, fork.strategy)
@@ -372,6 +596,10 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
                 (fork.parent, fork.node, fork.strategy, trajectory),
             )
         case Dropped(group=group, reason=reason):
+            yield (
+                "INSERT INTO drops VALUES (?, ?, ?, ?, ?)",
+                (sequence, group, _text(reason), event.requeued, event.counts),
+            )
             yield (
                 "UPDATE groups SET state = 'dropped', reason = ?, settled_at = ? WHERE id = ?",
                 (_text(reason), sequence, group),

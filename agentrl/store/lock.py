@@ -2,16 +2,19 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl.errors import ConfigError
+from agentrl.store.damage import machine_errors
 
 
 class WriterLock:
     """Held from construction to `close`; raises `ConfigError` if another process holds it."""
 
     def __init__(self, file: Path) -> None:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        with machine_errors(file):
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -21,13 +24,16 @@ class WriterLock:
                 f"{file.parent} is written by process {owner}; a store has one writer: stop that "
                 "one, or open a StoreReader, which may read while it writes"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        # Who holds it is told where there is room for it; a full disk keeps nobody from resuming.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._descriptor: int | None = descriptor
 
     def close(self) -> None:
         """Let others write. Idempotent."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
+            descriptor, self._descriptor = self._descriptor, None
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)
+            os.close(descriptor)

@@ -3,9 +3,10 @@
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from agentrl.store.damage import DamagedStore
+from agentrl.store.damage import DamagedStore, machine_errors
 
 
 class Objects:
@@ -25,16 +26,18 @@ class Objects:
         if digest in self._known:
             return digest
         file = self.file(digest)
-        # A file cut short by a power failure is written again.
-        if not file.is_file() or file.stat().st_size != len(data):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_name(f".{digest}.{os.getpid()}.partial")
-            try:
-                partial.write_bytes(data)
-                partial.replace(file)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
+        with machine_errors(file):
+            # A file cut short by a power failure, or changed by the disk, is written again.
+            if not file.is_file() or file.read_bytes() != data:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                partial = file.with_name(f".{digest}.{os.getpid()}.partial")
+                try:
+                    partial.write_bytes(data)
+                    partial.replace(file)
+                except BaseException:
+                    with suppress(OSError):
+                        partial.unlink(missing_ok=True)
+                    raise
             for path in (file, file.parent, self.folder):
                 self._written(path)
         self._known.add(digest)
@@ -43,14 +46,13 @@ class Objects:
     def get(self, digest: str) -> bytes:
         """Return what was stored; raises `DamagedStore` if it is missing or changed."""
         file = self.file(digest)
-        try:
+        if not file.is_file():
+            raise _damaged_object(f"{file} is missing")
+        with machine_errors(file):
             data = file.read_bytes()
-        except FileNotFoundError:
-            raise DamagedStore(f"{file} is missing; bring it back from a copy") from None
         if (found := hashlib.sha256(data).hexdigest()) != digest:
-            raise DamagedStore(
-                f"{file} is damaged: its {len(data)} bytes have the SHA-256 {found}; bring it back "
-                "from a copy"
+            raise _damaged_object(
+                f"{file} is damaged: its {len(data)} bytes have the SHA-256 {found}"
             )
         return data
 
@@ -60,5 +62,14 @@ class Objects:
 
     def clean(self) -> None:
         """Remove what a killed writer left half written."""
-        for partial in self.folder.glob("*/.*.partial"):
-            partial.unlink(missing_ok=True)
+        with machine_errors(self.folder):
+            for partial in self.folder.glob("*/.*.partial"):
+                partial.unlink(missing_ok=True)
+
+
+def _damaged_object(damage: str) -> DamagedStore:
+    return DamagedStore(
+        f"{damage}; bring it back from a copy, or go on from what lies before the record that "
+        "names it with agentrl train --resume --cut-damaged",
+        damage=damage,
+    )

@@ -1,15 +1,20 @@
-"""Opening a store: the ledger catches up with the log, and the log's torn end is cut away."""
+"""Opening a store: the ledger catches up with the log, and the log's torn end is cut away.
+
+A ledger that is not as it was written is made again: from the log, or where segments were pruned,
+from the copy that was put aside over that, and the log after it.
+"""
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from agentrl.store.codec import decode
-from agentrl.store.damage import DamagedStore, StoreError, damaged_segment
-from agentrl.store.ledger import Ledger
+from agentrl.store.damage import DamagedStore, StoreError, damaged_segment, machine_errors
+from agentrl.store.ledger import Ledger, make_ledger
+from agentrl.store.objects import Objects
 from agentrl.store.record import Unreadable
 from agentrl.store.segment import (
     HEAD_BYTES,
@@ -25,6 +30,8 @@ Damaged = Literal["refuse", "cut"]
 what lies before."""
 
 LEDGER = "ledger.sqlite"
+PRUNED_LEDGER = "pruned.sqlite"
+"""A copy of the ledger, made before segments are pruned: the log does not tell of them any more."""
 SEGMENTS = "segments"
 
 
@@ -61,22 +68,81 @@ def open_ledger(folder: Path, *, damaged: Damaged) -> tuple[Ledger, End]:
     Raises `DamagedStore` for a log that is not what was written, apart from a torn last record.
     """
     log = folder / SEGMENTS
-    log.mkdir(parents=True, exist_ok=True)
-    for partial in log.glob("*.partial"):
-        partial.unlink()
+    with machine_errors(log):
+        log.mkdir(parents=True, exist_ok=True)
+        for partial in log.glob("*.partial"):
+            partial.unlink()
+        return _open_ledger(folder, log, damaged=damaged)
+
+
+def _open_ledger(folder: Path, log: Path, *, damaged: Damaged) -> tuple[Ledger, End]:
     if damaged == "cut":
-        _set_ledger_aside(folder)
-    ledger = Ledger(folder / LEDGER)
+        return _remake(folder, log, Objects(folder / "objects"))
     try:
-        return ledger, _catch_up(ledger, log, cut=damaged == "cut")
+        ledger = Ledger(folder / LEDGER)
+    except DamagedStore:
+        return _remake(folder, log, None)
+    except StoreError:
+        if (folder / LEDGER).exists():
+            raise
+        return _remake(folder, log, None)
+    return ledger, _closing_on_error(ledger, lambda: _catch_up(ledger, log, None))
+
+
+def _remake(folder: Path, log: Path, objects: Objects | None) -> tuple[Ledger, End]:
+    """Make the ledger again; with `objects` the log is cut where it, or one of them, is damaged."""
+    files = segments(log)
+    base = _base(folder)
+    if base is None and files and (first := min(files)) > 0:
+        first_sequence(files[first])  # of another version?
+        raise DamagedStore(
+            f"{log} lacks segment {0:08d} to {first - 1:08d}, and {folder / LEDGER} and "
+            f"{folder / PRUNED_LEDGER}, which tell what was pruned, are missing or damaged; bring "
+            "one of them back from a copy with the .check file beside it, or start a new run whose "
+            "policy.path is a checkpoint of this one"
+        )
+    try:
+        if objects is not None and base is not None:
+            _check_before(base, files, objects)
+        make_ledger(folder / LEDGER, base=base)
+        ledger = Ledger(folder / LEDGER)
+        return ledger, _closing_on_error(ledger, lambda: _catch_up(ledger, log, objects))
+    except DamagedStore as error:
+        if objects is None:
+            raise
+        raise DamagedStore(
+            f"{folder} cannot be cut there, because segments were pruned: {error.damage}. Bring "
+            "the file back from a copy, or start a new run whose policy.path is a checkpoint of "
+            "this one"
+        ) from error
+
+
+def _base(folder: Path) -> Path | None:
+    """Return the copy of the ledger that knows what was pruned; None without a whole one."""
+    file = folder / PRUNED_LEDGER
+    try:
+        Ledger(file, readonly=True).close()
+    except DamagedStore:
+        return None
+    except StoreError:
+        if file.exists():
+            raise
+        return None
+    return file
+
+
+def _closing_on_error(ledger: Ledger, work: Callable[[], End]) -> End:
+    try:
+        return work()
     except BaseException:
         ledger.close()
         raise
 
 
-def _catch_up(ledger: Ledger, log: Path, *, cut: bool) -> End:
+def _catch_up(ledger: Ledger, log: Path, cut: Objects | None) -> End:
+    """Enter what the ledger lacks. With `cut` the log ends at the first damage."""
     files = segments(log)
-    _check_all_there(ledger, files, log, cut=cut)
+    _check_all_there(ledger, files, log, cut=cut is not None)
     last = ledger.last()
     at, sequence = (None, 0) if last is None else (last[1], last[0] + 1)
     if not files:
@@ -89,30 +155,77 @@ def _catch_up(ledger: Ledger, log: Path, *, cut: bool) -> End:
         if at is not None and number < at.segment:
             continue
         offset = at.end if at is not None and number == at.segment else HEAD_BYTES
-        if offset == HEAD_BYTES and (found := first_sequence(file)) != sequence:
-            raise damaged_segment(file, 0, f"it begins with record {found}, not {sequence}")
-        end, unreadable = _enter_all(ledger, file, offset=offset, sequence=sequence)
+        if offset == HEAD_BYTES and number == max(files) and file.stat().st_size < HEAD_BYTES:
+            # Its first record never reached the disk: the machine stopped.
+            file.unlink()
+            return End(segment=number, sequence=sequence)
+        try:
+            if offset == HEAD_BYTES and (found := first_sequence(file)) != sequence:
+                raise damaged_segment(file, 0, f"it begins with record {found}, not {sequence}")
+        except DamagedStore:
+            if cut is None:
+                raise
+            return _cut_off(files, number, sequence=sequence)
+        end, unreadable = _enter_all(ledger, file, offset=offset, sequence=sequence, cut=cut)
         sequence = end.sequence
         if unreadable is None:
             continue
-        is_last = number == max(files)
-        if cut or (unreadable.cause == "torn" and is_last):
-            return _cut(files, end, keep=not (unreadable.cause == "torn" and is_last))
+        is_torn = unreadable.cause == "torn" and number == max(files)
+        if cut is not None or is_torn:
+            return _cut(files, end, keep=not is_torn)
         raise damaged_segment(file, end.offset or 0, unreadable.what)
     return end
 
 
 def _enter_all(
-    ledger: Ledger, file: Path, *, offset: int, sequence: int
+    ledger: Ledger, file: Path, *, offset: int, sequence: int, cut: Objects | None
 ) -> tuple[End, Unreadable | None]:
     """Enter a segment's records from `offset` on; return where they end, and what stands there."""
     number = int(file.stem)
     for place, record in scan(file, offset=offset, sequence=sequence):
+        end = End(segment=number, offset=offset, sequence=sequence)
         if isinstance(record, Unreadable):
-            return End(segment=number, offset=offset, sequence=sequence), record
-        ledger.enter(record.sequence, place, decode(record, None))
+            return end, record
+        try:
+            event = decode(record, cut)
+        except DamagedStore as error:  # of an object: who does not cut reads none here
+            return end, Unreadable("damaged", str(error))
+        ledger.enter(record.sequence, place, event)
         offset, sequence = place.end, record.sequence + 1
     return End(segment=number, offset=offset, sequence=sequence), None
+
+
+def _check_before(base: Path, files: Mapping[int, Path], objects: Objects) -> None:
+    """Raise `DamagedStore` for damage before the end of the ledger's copy, objects included.
+
+    The log cannot be cut there: nothing but the copy tells what was pruned.
+    """
+    ledger = Ledger(base, readonly=True)
+    try:
+        last = ledger.last()
+    finally:
+        ledger.close()
+    if last is None:
+        return
+    for number, file in files.items():
+        if number > last[1].segment:
+            return
+        for place, record in scan(file, offset=HEAD_BYTES, sequence=first_sequence(file)):
+            if number == last[1].segment and place.offset >= last[1].end:
+                return
+            if isinstance(record, Unreadable):
+                raise damaged_segment(file, place.offset, record.what)
+            decode(record, objects)
+
+
+def _cut_off(files: Mapping[int, Path], number: int, *, sequence: int) -> End:
+    """Cut the log before a segment; it and what follows are kept beside it."""
+    size = 0
+    for later, file in files.items():
+        if later >= number:
+            size += file.stat().st_size
+            file.rename(_aside(file))
+    return End(segment=number, sequence=sequence, torn_bytes=size)
 
 
 def _cut(files: Mapping[int, Path], end: End, *, keep: bool) -> End:
@@ -138,12 +251,13 @@ def _check_all_there(ledger: Ledger, files: Mapping[int, Path], log: Path, *, cu
     last = ledger.last()
     newest = max([*files, -1 if last is None else last[1].segment])
     missing = sorted(set(range(newest + 1)) - files.keys() - ledger.pruned().keys())
-    if not missing or (cut and missing[0] > min(files, default=0)):
+    if not missing or (cut and (last is None or missing[0] > last[1].segment)):
         return
+    damage = f"{log} lacks segment {missing[0]:08d}, which was not pruned"
     raise DamagedStore(
-        f"{log} lacks segment {missing[0]:08d}, which was not pruned"
-        + ("" if last is not None else f", or {LEDGER}, which knew of the pruning, is gone")
-        + "; bring the file back from a copy, or start a new run"
+        f"{damage}; bring the file back from a copy, or go on from what lies before it with "
+        "agentrl train --resume --cut-damaged",
+        damage=damage,
     )
 
 
@@ -159,28 +273,6 @@ def _check_same(log: Path, at: Place, *, sequence: int, files: Mapping[int, Path
             "was cut",
         )
     read_record(log, at, sequence=sequence)
-
-
-def _set_ledger_aside(folder: Path) -> None:
-    """Let the ledger be made again from the log; raises `DamagedStore` if the log is not whole."""
-    file = folder / LEDGER
-    if not file.exists():
-        return
-    try:
-        ledger = Ledger(file)
-        pruned = ledger.pruned()
-        ledger.close()
-    except DamagedStore:
-        pruned = {}
-    if pruned:
-        raise DamagedStore(
-            f"{folder} cannot be cut: segments {sorted(pruned)} were pruned, and the ledger cannot "
-            "be made again without them; bring the damaged file back from a copy, or start a new "
-            "run from the newest checkpoint"
-        )
-    for part in folder.glob(f"{LEDGER}*"):
-        if ".damaged" not in part.name:
-            part.rename(_aside(part))
 
 
 def _aside(file: Path) -> Path:

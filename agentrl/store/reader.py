@@ -55,10 +55,15 @@ class Archive:
         self._ledger = ledger
         self._objects = objects
 
-    def group(self, group: int) -> RestoredGroup:
-        """Return a group with its tree; raises `DamagedStore` if its records are not there."""
+    def group(self, group: int, *, position: int = 0) -> RestoredGroup:
+        """Return a group with its tree; raises `DamagedStore` if its records are not there.
+
+        `position` is that of the checkpoint that the run goes on from.
+        """
+        places = self._ledger.places(group)
         return restored_group(
-            self._event(sequence, place) for sequence, place in self._ledger.places(group)
+            (self._event(sequence, place) for sequence, place in places),
+            checkpointed=sum(sequence < position for sequence, _ in places),
         )
 
     def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:

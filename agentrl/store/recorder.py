@@ -5,17 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.env import Action, ForkStrategy, Observation, Step
+from agentrl.errors import FailureKind
 from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
-from agentrl.scheduler import Attempt
+from agentrl.scheduler import Attempt, Order
 from agentrl.store.damage import StoreError
 from agentrl.store.event import Exchange
 from agentrl.store.restored import RestoredGroup
 from agentrl.store.store import Store
-from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
 
 RERUN = "rerun"
-"""Why a trajectory is abandoned whose world could not be brought back."""
+"""Why a trajectory is abandoned whose world could not be brought back: it broke each time."""
+MISMATCH = "replay_mismatch"
+"""Why a trajectory is abandoned whose world answered otherwise than it had."""
+TOO_OLD = "too old"
+"""Why a trajectory is abandoned that its age bound has stopped, ended or not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,11 +35,14 @@ class StoredTrajectory:
     attempt: int
     """Tries before this one, those that were begun again for any reason among them."""
     over: bool = False
+    ended: bool = False
     _last: Exchange | None = None
 
-    def reset(self, at: int | None, observation: Observation, *, seconds: float) -> None:
+    def reset(
+        self, at: int | None, observation: Observation, *, env_seed: int, seconds: float
+    ) -> None:
         """Record that its world was reset."""
-        self._turn(at, Exchange.resetting(observation, seconds=seconds))
+        self._turn(at, Exchange.resetting(observation, env_seed=env_seed, seconds=seconds))
 
     def stepped(self, at: int | None, action: Action, answer: Step, *, seconds: float) -> None:
         """Record a complete turn."""
@@ -58,23 +65,31 @@ class StoredTrajectory:
         """Return when what was recorded is as durable as the run asks for."""
         await self.recorder.store.settled()
 
-    def begun_again(self, why: str) -> None:
+    def begun_again(self, why: str, *, differs: bool, version: int) -> None:
         """Record that its world could not be brought back, and that it begins again."""
         store = self.recorder.store
-        store.abandon(self.id, RERUN)
+        store.abandon(self.id, MISMATCH if differs else RERUN)
         self.recorder.reruns.append(why)
+        self.recorder.mismatches += differs
         self.attempt += 1
-        self.id = store.begin(self.group, sample=self.sample, seed=self.seed, attempt=self.attempt)
+        self.id = store.begin(
+            self.group,
+            sample=self.sample,
+            seed=self.seed,
+            attempt=self.attempt,
+            version=version,
+        )
 
     def finished(self, leaf: Leaf) -> None:
         """Record its end."""
         self.recorder.store.finished(self.id, self.tree, leaf, self._last)
+        self.ended = True
 
-    def given_up(self, why: str) -> None:
+    def given_up(self, why: str, *, failure: FailureKind | None = None) -> None:
         """Record that it does not count."""
         if not self.over:
             self.over = True
-            self.recorder.store.abandon(self.id, why)
+            self.recorder.store.abandon(self.id, why, failure=failure)
 
     def _turn(self, at: int | None, exchange: Exchange) -> None:
         if not self.over:
@@ -92,8 +107,12 @@ class StoreRecorder:
     """Of the run."""
     reruns: list[str] = field(default_factory=list[str])
     """Why trajectories began again that could not be brought back."""
+    mismatches: int = 0
+    """Of those, the ones whose world answered otherwise than it had."""
     _ids: dict[int, int] = field(default_factory=dict[int, int])
     """The store's ids of groups that are not trained, by the gate's numbers."""
+    _requeued: dict[int, int] = field(default_factory=dict[int, int])
+    """The same of dropped groups whose tasks wait to be tried again."""
     _complete: set[int] = field(default_factory=set[int])
     _latest: dict[tuple[int, int], StoredTrajectory] = field(
         default_factory=dict[tuple[int, int], StoredTrajectory]
@@ -115,29 +134,32 @@ class StoreRecorder:
                 found.seed,
                 found.attempt,
                 over=found.state == "abandoned",
+                ended=found.state == "ended",
             )
 
     def opened(
         self,
         group: int,
-        task: Task,
+        order: Order,
         *,
         size: int,
         after: int,
         version: int,
-        max_turns: int | None = None,
-        max_turn_tokens: int | None = None,
     ) -> None:
         """Record a group."""
-        order = max(0, self.position() - 1 - after)
+        retried = order.retry_of
         self._ids[group] = self.store.open_group(
-            task,
-            order=order,
+            order.task,
+            order=max(-1, self.position() - 1 - after),
             seed=self.seed,
             size=size,
             step=version,
-            max_turns=max_turns,
-            max_turn_tokens=max_turn_tokens,
+            max_turns=order.max_turns,
+            max_turn_tokens=order.max_turn_tokens,
+            round=order.round,
+            round_size=order.round_size,
+            tries=order.tries,
+            retry_of=None if retried is None else self._requeued.pop(retried, retried),
         )
 
     def enlarged(self, group: int, size: int) -> None:
@@ -152,15 +174,15 @@ class StoreRecorder:
         sample: int | None = None,
         with_end: bool = False,
     ) -> None:
-        """Record what it takes to go on with a group; nothing of one that is complete."""
-        if group in self._complete:
+        """Record what it takes to go on with a group; nothing of one that is over."""
+        if group in self._complete or group not in self._ids:
             return
         latest = None if sample is None else self._latest.get((group, sample))
         id = None if latest is None else latest.id
         self.store.note(self._ids[group], note, trajectory=id, with_end=with_end)
 
     def begun(
-        self, attempt: Attempt, tree: Tree, *, seed: int, stand: Stand | None
+        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, stand: Stand | None
     ) -> TrajectoryRecord:
         """Record that a trajectory begins, or go on with its record."""
         before = self._latest.get((attempt.group, attempt.sample))
@@ -170,14 +192,16 @@ class StoreRecorder:
             return before
         if before is not None:
             # It had ended, and has become too old since; or it stood before its reset.
-            before.given_up("begun again")
+            before.given_up(TOO_OLD if before.ended else "begun again")
         number = 0 if before is None else before.attempt + 1
         group = self._ids[attempt.group]
-        id = self.store.begin(group, sample=attempt.sample, seed=seed, attempt=number)
+        id = self.store.begin(
+            group, sample=attempt.sample, seed=seed, attempt=number, version=version
+        )
         return self._remember(attempt, tree, id, seed, number)
 
     def forked(
-        self, attempt: Attempt, tree: Tree, *, seed: int, leaving: Leaving
+        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, leaving: Leaving
     ) -> TrajectoryRecord:
         """Record that a trajectory begins as a branch of another one."""
         if not isinstance(leaving.parent, StoredTrajectory):
@@ -190,12 +214,17 @@ class StoreRecorder:
             seed=seed,
             strategy=leaving.strategy,
             why=leaving.why,
+            version=version,
         )
         return self._remember(attempt, tree, id, seed, 0)
 
-    def dropped(self, group: int, why: str) -> None:
-        """Record that a group will never train."""
-        self.store.drop(self._ids[group], why)
+    def dropped(
+        self, group: int, why: str, *, requeued: bool = False, counts: bool = False
+    ) -> None:
+        """Record that a group will not train."""
+        self.store.drop(self._ids[group], why, requeued=requeued, counts=counts)
+        if requeued:
+            self._requeued[group] = self._ids[group]
         self._forget(group)
 
     def completed(self, group: int) -> None:

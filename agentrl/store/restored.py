@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from agentrl.errors import FailureKind
 from agentrl.rollout.replay import History, Recorded
 from agentrl.store.damage import StoreError
 from agentrl.store.event import (
@@ -32,6 +33,8 @@ class RestoredTrajectory:
     id: int
     sample: int
     seed: int
+    version: int
+    """Newest version that all engines had when it began."""
     attempt: int
     fork: Fork | None
     state: TrajectoryState
@@ -47,6 +50,8 @@ class RestoredTrajectory:
     """For an ended one."""
     reason: str
     """Why an abandoned one was given up."""
+    failure: FailureKind | None
+    """Of an abandoned one that failed."""
     history: History | None
     """What brings back its world by verified replay; None before its reset."""
 
@@ -109,10 +114,18 @@ class RestoredGroup:
     max_turns: int | None
     max_turn_tokens: int | None
     step: int
+    """Trained steps when it was opened."""
     tree: Tree
     trajectories: tuple[RestoredTrajectory, ...]
+    round: int = 0
+    """This and what follows: as in `GroupOpened`."""
+    round_size: int = 0
+    tries: int = 0
+    retry_of: int | None = None
     notes: tuple[Noted, ...] = ()
     """Those that count, in order."""
+    later: tuple[Ended | Abandoned | Noted, ...] = ()
+    """Ends of tries and notes that were recorded after the checkpoint, in order."""
 
     @property
     def open(self) -> tuple[RestoredTrajectory, ...]:
@@ -137,6 +150,8 @@ class RestoredState:
     """How many tasks the sampler has handed out."""
     reopened: tuple[int, ...]
     """Groups that were trained after the checkpoint: their training is gone with the weights."""
+    requeued: tuple[RestoredGroup, ...]
+    """Dropped groups whose tasks are to be tried again, and have not been."""
     ahead: tuple[int, ...]
     """Groups with tokens of versions after the checkpoint's. The weights that sampled them are gone
     and their log-probs are not, so a correction stays right; they can train when the trainer has
@@ -164,6 +179,7 @@ class _Path:
     state: TrajectoryState = "open"
     leaf: Leaf | None = None
     reason: str = ""
+    failure: FailureKind | None = None
 
     def stop(self, at: int | None, exchange: Exchange | None) -> None:
         self.at = at
@@ -177,6 +193,7 @@ class _Path:
             id=self.began.trajectory,
             sample=self.began.sample,
             seed=self.began.seed,
+            version=self.began.version,
             attempt=self.began.attempt,
             fork=self.began.fork,
             state=self.state,
@@ -186,6 +203,7 @@ class _Path:
             mid_turn=self.mid_turn,
             leaf=self.leaf,
             reason=self.reason,
+            failure=self.failure,
             history=self._history(task),
         )
 
@@ -197,18 +215,23 @@ class _Path:
             for exchange in self.exchanges
             if exchange.action is not None
         )
+        reset = self.exchanges[0]
         return History(
             task=task,
             sample=self.root.sample,
-            seed=self.root.seed,
-            opening=self.exchanges[0].fingerprint,
+            seed=self.root.seed if reset.env_seed is None else reset.env_seed,
+            opening=reset.fingerprint,
             steps=steps,
         )
 
 
-def restored_group(events: Iterable[Event]) -> RestoredGroup:
-    """Return the group that these records, all it has and in order, add up to."""
+def restored_group(events: Iterable[Event], *, checkpointed: int = 0) -> RestoredGroup:
+    """Return the group that these records, all it has and in order, add up to.
+
+    The first `checkpointed` of them were there when the checkpoint was made.
+    """
     opened, *rest = events
+    later = rest[max(0, checkpointed - 1) :]
     if not isinstance(opened, GroupOpened):
         raise StoreError(f"a group begins with {type(opened).__name__}, not with GroupOpened")
     tree = Tree(opened.task)
@@ -230,7 +253,7 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
                 _end(paths[event.trajectory], event)
                 ended.append(paths[event.trajectory])
             case Abandoned():
-                _give_up(paths[event.trajectory], event.reason)
+                _give_up(paths[event.trajectory], event)
             case Branched():
                 _add(tree, event.nodes)
                 began = replace(paths[event.trajectory].began, fork=event.fork)
@@ -254,7 +277,12 @@ def restored_group(events: Iterable[Event]) -> RestoredGroup:
         step=opened.step,
         tree=tree,
         trajectories=tuple(path.restored(opened.task) for path in paths.values()),
+        round=opened.round,
+        round_size=opened.round_size,
+        tries=opened.tries,
+        retry_of=opened.retry_of,
         notes=counted.notes,
+        later=tuple(event for event in later if isinstance(event, Ended | Abandoned | Noted)),
     )
 
 
@@ -306,8 +334,9 @@ def _begun(paths: dict[int, _Path], began: Began) -> _Path:
     return path
 
 
-def _give_up(path: _Path, reason: str) -> None:
-    path.state, path.leaf, path.reason = "abandoned", None, reason
+def _give_up(path: _Path, event: Abandoned) -> None:
+    path.state, path.leaf = "abandoned", None
+    path.reason, path.failure = event.reason, event.failure
 
 
 def _end(path: _Path, event: Ended) -> None:

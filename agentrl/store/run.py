@@ -6,13 +6,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agentrl.rollout.recorder import KeptGroup, KeptMember, KeptNote, KeptTry, Stand
+from agentrl.errors import FailureKind
+from agentrl.rollout.recorder import (
+    KeptCounts,
+    KeptGroup,
+    KeptMember,
+    KeptNote,
+    KeptTry,
+    Stand,
+)
+from agentrl.scheduler import Order, is_stale
+from agentrl.store.event import Abandoned, Ended, Noted
 from agentrl.store.opening import Damaged
-from agentrl.store.recorder import RERUN, StoreRecorder
+from agentrl.store.recorder import RERUN, TOO_OLD, StoreRecorder
 from agentrl.store.restored import RestoredGroup, RestoredTrajectory
 from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
-from agentrl.trajectory import Tree
+from agentrl.trajectory import Failed, Tree
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +33,8 @@ class RunStore:
     recorder: StoreRecorder
     groups: tuple[KeptGroup, ...] = ()
     """What the gate is to go on with."""
+    requeued: tuple[Order, ...] = ()
+    """Second tries that the gate is to open first."""
     turns: int = 0
     """Complete turns in trajectories that go on."""
     torn_bytes: int = 0
@@ -57,15 +69,19 @@ class RunStore:
         Return how many tasks have been handed out, or None where nothing is recorded.
         """
         store = self.store
-        if not store.position:
-            return None
         position = int(samplers.get("store", {}).get("position", 0))
+        if not store.position and not position:
+            return None
         state = store.restore(position=position, step=step)
         self.torn_bytes = state.torn_bytes
         self._restored = {group.id: group for group in state.open}
         complete = [self._keep(group, complete=True) for group in state.complete]
         unfinished = [self._keep(group, complete=False) for group in state.open]
         self.groups = tuple(sorted([*complete, *unfinished], key=lambda group: group.number))
+        self.requeued = tuple(
+            replace(kept.order, tries=kept.tries + 1, retry_of=kept.number, round=0, round_size=0)
+            for kept in (kept_group(group, complete=False) for group in state.requeued)
+        )
         self.turns = sum(found.turns for group in state.open for found in group.open)
         return state.task_position
 
@@ -91,6 +107,10 @@ class RunStore:
             step=gone.step,
             max_turns=gone.max_turns,
             max_turn_tokens=gone.max_turn_tokens,
+            round=gone.round,
+            round_size=gone.round_size,
+            tries=gone.tries,
+            retry_of=gone.retry_of,
         )
         fresh = self._keep(empty_group(gone, id), complete=False)
         self.groups = (*(other for other in self.groups if other is not group), fresh)
@@ -111,6 +131,7 @@ class RunStore:
             "store/records": self.store.position,
             "store/restored_turns": self.turns,
             "store/rerun_trajectories": self.reruns,
+            "store/replay_mismatches": self.recorder.mismatches,
             "store/torn_bytes": self.torn_bytes,
         }
 
@@ -160,26 +181,50 @@ def kept_group(group: RestoredGroup, *, complete: bool) -> KeptGroup:
         step=group.step,
         complete=complete,
         members=tuple(m for m in members if m.leaf is not None or not complete),
-        tries=tuple(map(_try, group.trajectories)) if group.notes else (),
-        notes=tuple(KeptNote(said=n.note, by=n.trajectory) for n in group.notes),
+        round=group.round,
+        round_size=group.round_size,
+        tries=group.tries,
+        retry_of=group.retry_of,
+        paths=tuple(map(_try, group.trajectories)) if group.notes else (),
+        notes=tuple(_note(group, note) for note in group.notes),
         branched=any(found.fork is not None for found in group.trajectories),
+        counts=_counts(group),
     )
+
+
+def _counts(group: RestoredGroup) -> KeptCounts:
+    outcomes: list[FailureKind | None] = []
+    tokens: list[int] = []
+    for event in group.later:
+        if isinstance(event, Ended) and not is_stale(outcome := event.leaf.outcome):
+            outcomes.append(outcome.kind if isinstance(outcome, Failed) else None)
+            if not isinstance(outcome, Failed):
+                tokens.append(_sampled_tokens(group.tree, event.leaf.node))
+        elif isinstance(event, Abandoned) and event.failure is not None:
+            outcomes.append(event.failure)
+    given_up = [event for event in group.later if isinstance(event, Abandoned)]
+    return KeptCounts(
+        outcomes=tuple(outcomes),
+        tokens=tuple(tokens),
+        retried=sum(event.failure is not None for event in given_up),
+        restarted=sum(event.reason == TOO_OLD for event in given_up),
+    )
+
+
+def _sampled_tokens(tree: Tree, node: int | None) -> int:
+    path = () if node is None else tree.path(node)
+    return sum(len(part.token_ids) for part in path if part.source == "sampled")
+
+
+def _note(group: RestoredGroup, note: Noted) -> KeptNote:
+    is_later = any(note is event for event in group.later)
+    return KeptNote(said=note.note, by=note.trajectory, is_later=is_later)
 
 
 def empty_group(group: RestoredGroup, id: int) -> RestoredGroup:
     """Return a group of the same task in which nothing has happened."""
-    return RestoredGroup(
-        id=id,
-        task=group.task,
-        order=group.order,
-        seed=group.seed,
-        size=group.asked,
-        asked=group.asked,
-        max_turns=group.max_turns,
-        max_turn_tokens=group.max_turn_tokens,
-        step=group.step,
-        tree=Tree(group.task),
-        trajectories=(),
+    return replace(
+        group, id=id, size=group.asked, tree=Tree(group.task), trajectories=(), notes=(), later=()
     )
 
 
@@ -189,8 +234,10 @@ def _member(group: RestoredGroup, found: RestoredTrajectory) -> KeptMember:
     return KeptMember(
         sample=found.sample,
         seed=found.seed,
+        version=found.version,
         attempt=found.attempt + given_up,
-        failures=sum(other.reason.startswith("failed") for other in tries),
+        failures=sum(other.failure is not None for other in tries),
+        restarts=sum(other.reason == TOO_OLD for other in tries),
         leaf=found.leaf,
         stand=_stand(group.tree, found) if found.state == "open" else None,
     )
@@ -225,6 +272,7 @@ def _whole(found: RestoredTrajectory) -> Stand | None:
         tool_calls=found.tool_calls,
         seconds=found.seconds,
         history=found.history,
+        request=found.exchanges[-1].observation.request,
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.store.damage import DamagedStore, StoreError, damaged_segment
+from agentrl.atomic import disk_advice
+from agentrl.store.damage import DamagedStore, StoreError, damaged_segment, machine_errors
 from agentrl.store.record import (
     HEADER_BYTES,
     Record,
@@ -20,7 +21,7 @@ from agentrl.store.record import (
 _HEAD = struct.Struct("<16sIIQ")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"agentrl segment\n"
-FORMAT = 1
+FORMAT = 2
 """Of segments and of what their records say."""
 
 HEAD_BYTES = _HEAD.size + _CHECK.size
@@ -93,13 +94,16 @@ def read_record(folder: Path, place: Place, *, sequence: int) -> Record:
     """Return the record at `place`; raises `DamagedStore` if it is not there as written."""
     file = segment_file(folder, place.segment)
     try:
-        with file.open("rb") as stream:
+        with machine_errors(file), file.open("rb") as stream:
             stream.seek(place.offset)
             data = stream.read(place.length)
-    except FileNotFoundError:
+    except StoreError as error:
+        if file.exists():
+            raise
         raise DamagedStore(
-            f"{file} is missing, and record {sequence} lies in it; bring it back from a copy"
-        ) from None
+            f"{file} is missing, and record {sequence} lies in it; bring it back from a copy, or "
+            "go on from what lies before it with agentrl train --resume --cut-damaged"
+        ) from error
     record = unframe(data, sequence=sequence)
     if isinstance(record, Unreadable):
         raise damaged_segment(file, place.offset, record.what)
@@ -179,7 +183,7 @@ class SegmentWriter:
             # The rest of a record must not stand before the next one.
             what = (
                 f"{self.file} could not be written: {error.strerror}; nothing recorded before is "
-                "lost. Make room on the disk, or move the run's folder, and resume the run"
+                f"lost. {disk_advice(error)}, and resume the run"
             )
             try:
                 os.ftruncate(descriptor, self._offset)
@@ -201,12 +205,13 @@ class SegmentWriter:
         except OSError as error:
             raise StoreError(
                 f"{self.file} could not be made: {error.strerror}; nothing recorded before is "
-                "lost. Make room on the disk and resume the run"
+                f"lost. {disk_advice(error)}, and resume the run"
             ) from error
         self._written(self.folder)
         self._open(HEAD_BYTES)
 
     def _open(self, offset: int) -> None:
         self._offset = offset
-        self._descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND)
+        with machine_errors(self.file):
+            self._descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND)
         self._written(self.file)

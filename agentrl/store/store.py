@@ -4,14 +4,15 @@ import asyncio
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from agentrl.env import ForkStrategy
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, FailureKind
 from agentrl.store.book import Book, Growth, Line
 from agentrl.store.codec import encode
-from agentrl.store.damage import StoreError
+from agentrl.store.damage import StoreError, machine_errors
 from agentrl.store.event import (
     Abandoned,
     Began,
@@ -32,10 +33,16 @@ from agentrl.store.event import (
 from agentrl.store.ledger import GroupState
 from agentrl.store.lock import WriterLock
 from agentrl.store.objects import Objects
-from agentrl.store.opening import SEGMENTS, Damaged, check_position, open_ledger
+from agentrl.store.opening import (
+    PRUNED_LEDGER,
+    SEGMENTS,
+    Damaged,
+    check_position,
+    open_ledger,
+)
 from agentrl.store.reader import Archive
 from agentrl.store.restored import RestoredState
-from agentrl.store.segment import SegmentWriter, segment_file
+from agentrl.store.segment import SegmentWriter, segment_file, segments
 from agentrl.store.settings import StoreSettings
 from agentrl.store.syncer import Syncer
 from agentrl.task import Task
@@ -97,7 +104,8 @@ class Store:
         was written, except for a last record that a killed process left unfinished: that is cut
         away and counted. With `damaged="cut"` the log is moved aside from the damage on.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        with machine_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         if not resume and any((folder / SEGMENTS).glob("*.segment")):
             raise ConfigError(
                 f"{folder} holds the record of a run; resume that one, or choose another folder"
@@ -131,12 +139,16 @@ class Store:
         step: int,
         max_turns: int | None = None,
         max_turn_tokens: int | None = None,
+        round: int = 0,
+        round_size: int = 0,
+        tries: int = 0,
+        retry_of: int | None = None,
     ) -> int:
         """Record that a task was taken from the sampler; return the group's id.
 
         `order` is how many tasks were taken before it; `size` how many trajectories are wanted, of
-        `max_turns` each, and those of `max_turn_tokens`. Raises `ValueError` for a task that cannot
-        be read back exactly.
+        `max_turns` each, and those of `max_turn_tokens`; the others are those of `GroupOpened`.
+        Raises `ValueError` for a task that cannot be read back exactly.
         """
         group = self._next_group
         opened = GroupOpened(
@@ -148,20 +160,30 @@ class Store:
             step=step,
             max_turns=max_turns,
             max_turn_tokens=max_turn_tokens,
+            round=round,
+            round_size=round_size,
+            tries=tries,
+            retry_of=retry_of,
         )
         self._write(opened)
         self._books[group] = Book()
         self._next_group += 1
         return group
 
-    def begin(self, group: int, *, sample: int, seed: int, attempt: int = 0) -> int:
-        """Record that a trajectory begins, before its environment is reset; return its id."""
+    def begin(
+        self, group: int, *, sample: int, seed: int, attempt: int = 0, version: int = 0
+    ) -> int:
+        """Record that a trajectory begins, before its environment is reset; return its id.
+
+        `version` is the newest that all engines have.
+        """
         book = self._book(group)
         began = Began(
             trajectory=self._next_trajectory,
             group=group,
             sample=sample,
             seed=seed,
+            version=version,
             attempt=attempt,
             fork=None,
         )
@@ -194,10 +216,12 @@ class Store:
         strategy: ForkStrategy,
         why: Mapping[str, Any] | None = None,
         attempt: int = 0,
+        version: int = 0,
     ) -> int:
         """Record that a sibling leaves `parent`, open or ended, at `node`; return the sibling's id.
 
-        Its world is as after the last exchange of the parent on the way to `node`.
+        Its world is as after the last exchange of the parent on the way to `node`, and `version`
+        the parent's.
         """
         group, book = self._of(parent)
         fork, growth = book.leaving(parent, tree, node, strategy=strategy, why=why or {})
@@ -206,6 +230,7 @@ class Store:
             group=group,
             sample=sample,
             seed=seed,
+            version=version,
             attempt=attempt,
             fork=fork,
             nodes=growth.nodes,
@@ -272,17 +297,19 @@ class Store:
         book.lines[trajectory].state = "ended"
         return sequence
 
-    def abandon(self, trajectory: int, reason: str) -> int:
+    def abandon(self, trajectory: int, reason: str, *, failure: FailureKind | None = None) -> int:
         """Record that a trajectory is given up, and its turns with it; return the record's number.
 
-        It may have ended, as long as its group is open. `rerun` is the reason when its world could
-        not be brought back and it begins again.
+        It may have ended, as long as its group is open. `failure` is the kind of one that failed
+        and begins again.
         """
         group, book = self._of(trajectory)
         if book.lines[trajectory].state == "abandoned":
             raise StoreError(f"trajectory {trajectory} was abandoned before; once is enough")
         turns = book.lines[trajectory].turns
-        event = Abandoned(trajectory=trajectory, group=group, reason=reason, turns=turns)
+        event = Abandoned(
+            trajectory=trajectory, group=group, reason=reason, turns=turns, failure=failure
+        )
         sequence = self._write(event)
         book.lines[trajectory].state = "abandoned"
         return sequence
@@ -301,10 +328,12 @@ class Store:
         self._write(Completed(group=group))
         self._forget(group)
 
-    def drop(self, group: int, reason: str) -> None:
-        """Record that an open or complete group will never train."""
+    def drop(
+        self, group: int, reason: str, *, requeued: bool = False, counts: bool = False
+    ) -> None:
+        """Record that an open or complete group will not train; the rest is that of `Dropped`."""
         self._check(group, "open", "complete")
-        self._write(Dropped(group=group, reason=reason))
+        self._write(Dropped(group=group, reason=reason, requeued=requeued, counts=counts))
         self._forget(group)
 
     # What happens to the weights.
@@ -333,8 +362,9 @@ class Store:
     def restore(self, *, position: int = 0, step: int = 0) -> RestoredState:
         """Go on from the checkpoint of `step` that holds `position`, or from the beginning.
 
-        Groups trained after that checkpoint are complete again; open trajectories stand after
-        their last completed turn. Raises `StoreError` if the log does not reach the position.
+        Groups trained after that checkpoint are complete again, and those that were dropped after
+        it and count are open again; open trajectories stand after their last completed turn.
+        Raises `StoreError` if the log does not reach the position.
         """
         pruned_for = max(self._ledger.pruned().values(), default=0)
         check_position(
@@ -345,8 +375,9 @@ class Store:
             Resumed(position=position, step=step, torn_bytes=self.torn_bytes), restoring=True
         )
         reopened = trained_before - {*self._ledger.groups("trained")}
-        unfinished = tuple(map(self._archive.group, self._ledger.groups("open")))
-        complete = tuple(map(self._archive.group, self._ledger.groups("complete")))
+        read = partial(self._archive.group, position=position)
+        unfinished = tuple(map(read, self._ledger.groups("open")))
+        complete = tuple(map(read, self._ledger.groups("complete")))
         self._books = {group.id: Book.of(group) for group in unfinished}
         self._group_of = {t.id: group.id for group in unfinished for t in group.trajectories}
         self._must_restore = False
@@ -355,6 +386,7 @@ class Store:
             complete=complete,
             task_position=self._ledger.task_position(),
             reopened=tuple(sorted(reopened)),
+            requeued=tuple(map(self._archive.group, self._ledger.requeued())),
             ahead=tuple(g.id for g in (*unfinished, *complete) if g.newest_version > step),
             torn_bytes=self.torn_bytes,
         )
@@ -381,12 +413,22 @@ class Store:
         if self.settings.keep == "all":
             return 0
         numbers = self._ledger.prunable(position, below=self._log.number)
-        self._ledger.mark_pruned(numbers, position=position)
-        # The ledger is all there is to tell a pruned segment from a lost one.
-        self._ledger.sync()
-        for number in numbers:
-            segment_file(self.folder / SEGMENTS, number).unlink(missing_ok=True)
+        if numbers:
+            self.sync()
+            self._ledger.mark_pruned(numbers, position=position)
+            # The ledger and its copy are all there is to tell a pruned segment from a lost one.
+            self._ledger.sync()
+            self._ledger.copy(self.folder / PRUNED_LEDGER)
+        log = self.folder / SEGMENTS
+        with machine_errors(log):
+            # Also those that a killed process had no time to remove.
+            for number in segments(log).keys() & self._ledger.pruned().keys():
+                segment_file(log, number).unlink(missing_ok=True)
         return len(numbers)
+
+    def tasks_from(self, group: int) -> list[tuple[int, str]]:
+        """Return the ids of groups from `group` on, and of their tasks, in order."""
+        return self._ledger.tasks_from(group)
 
     def counts(self) -> dict[str, int]:
         """Return groups and trajectories by state, turns, tokens and resumptions."""

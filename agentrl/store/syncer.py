@@ -1,12 +1,12 @@
 """When bytes reach the disk: one thread that syncs, for all who wait."""
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal
 
+from agentrl.atomic import sync_path
 from agentrl.store.damage import StoreError
 
 Durable = Literal["process", "interval", "power"]
@@ -135,11 +135,7 @@ class Syncer:
 def _sync_all(paths: set[Path]) -> StoreError | None:
     for path in sorted(paths):
         try:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_path(path)
         except FileNotFoundError:
             continue  # pruned since
         except OSError as error:

@@ -1,18 +1,29 @@
 """`check_env`: an environment's promises, proven on yours."""
 
 import asyncio
-import json
-import math
-from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from agentrl.env import Action, Env, GoldPlayer, Observation, Step, call, say
-from agentrl.errors import CheckError, EnvError, ForkUnsupported, blame
+from agentrl.env_contract import (
+    RESET_OPENS,
+    RESET_RETURNS,
+    REWARDS_ARE_FINITE,
+    SPLITS_HAVE_TASKS,
+    STEP_RETURNS,
+    TASKS_ARE_JSON,
+    TASKS_ARE_TASKS,
+    TASKS_KNOW_THEIR_SPLIT,
+    checked_opening,
+    checked_step,
+    checked_tasks,
+    missing_tasks,
+)
+from agentrl.errors import CheckError, ContractError, EnvError, ForkUnsupported, blame
 from agentrl.gold import play_gold
-from agentrl.message import Message
 from agentrl.scope import run_scope
 from agentrl.task import SPLITS, Split, Task
 from agentrl.testing.leaks import Holdings, check_no_leak
@@ -95,8 +106,11 @@ class _Check:
         self.note("nothing is left after close")
 
     async def warm_up(self, task: Task) -> None:
-        """Play once without tools and, where there is a gold player, once with what it uses."""
-        await self.play(task, [say("")])
+        """Play once without tools and, where there is a gold player, once with what it uses.
+
+        The answer is one that a verifier has to look at.
+        """
+        await self.play(task, [say("0")])
         await self.close()
         if await self.gold_actions(task) is not None:
             await self.close()
@@ -120,18 +134,9 @@ class _Check:
                 "tasks are the same for the same seed",
                 f"tasks({split!r}, seed=0) differed between two calls",
             )
-            self.expect(bool(first), "both splits have tasks", f"tasks({split!r}) yielded none")
-            for task in first:
-                self.expect(
-                    task.split == split,
-                    "tasks know their split",
-                    f"task {task.id!r} of {split!r} says {task.split!r}",
-                )
-                self.expect(
-                    _is_json([task.answer, task.data]),
-                    "tasks are JSON-serialisable",
-                    f"the answer or data of task {task.id!r} is not",
-                )
+            if not first:
+                raise CheckError(missing_tasks(self.env, split))
+            self.note(SPLITS_HAVE_TASKS)
             found[split] = first
         train, heldout = (self.names(found[split]) for split in SPLITS)
         self.expect(
@@ -144,9 +149,11 @@ class _Check:
 
     async def first_tasks(self, split: Split) -> list[Task]:
         def read() -> list[Task]:
-            return list(islice(self.env.tasks(split, seed=0), self.tasks))
+            return list(islice(checked_tasks(self.env, split, seed=0), self.tasks))
 
-        return await self.timed("tasks", in_thread(read))
+        tasks = await self.timed("tasks", in_thread(read))
+        self.note(TASKS_ARE_TASKS, TASKS_KNOW_THEIR_SPLIT, TASKS_ARE_JSON)
+        return tasks
 
     def names(self, tasks: list[Task]) -> set[str]:
         by_id: dict[str, str] = {}
@@ -308,40 +315,25 @@ class _Check:
         return steps
 
     async def reset(self, task: Task) -> Observation:
-        made: Any = await self.timed("reset", self.env.reset(seed=3, options={"task": task}))
-        good = isinstance(made, tuple) and [type(x) for x in cast("Any", made)] == [
-            Observation,
-            dict,
-        ]
-        self.expect(good, "reset returns (Observation, dict)", f"it returned {made!r}")
-        opening: Observation = made[0]
-        self.expect(
-            bool(opening.messages) and opening.tools is not None,
-            "reset opens with messages and tools",
-            f"task {task.id!r} has {len(opening.messages)} messages and tools={opening.tools}; "
-            "tools=() says that there are none",
-        )
+        options = {"task": task}
+        returned = await self.timed("reset", self.env.reset(seed=3, options=options))
+        with _broken_promises():
+            opening, _ = checked_opening(self.env, returned)
+        self.note(RESET_RETURNS, RESET_OPENS)
         return opening
 
     async def step(self, action: Action, env: Env | None = None) -> Step:
         env = env or self.env
-        made: Any = await self.timed(f"step({action})", env.step(action))
-        good = isinstance(made, tuple) and [*map(_kind, cast("Any", made))] == _FIVE
+        returned = await self.timed(f"step({action})", env.step(action))
+        with _broken_promises():
+            step = checked_step(env, returned)
+        self.note(STEP_RETURNS, REWARDS_ARE_FINITE)
         self.expect(
-            good, "step returns (Observation, float, bool, bool, dict)", f"it returned {made!r}"
-        )
-        reply, reward = cast("Step", made)[:2]
-        self.expect(math.isfinite(reward), "rewards are finite", f"a step paid {reward}")
-        self.expect(
-            all(
-                isinstance(m, Message)  # pyright: ignore[reportUnnecessaryIsInstance]
-                and m.role != "assistant"
-                for m in reply.messages
-            ),
+            all(message.role != "assistant" for message in step[0].messages),
             "the environment does not speak for the agent",
-            f"a reply was {reply.messages!r}",
+            f"a reply was {step[0].messages!r}",
         )
-        return made
+        return step
 
     async def close(self) -> None:
         await self.timed("close", self.env.close())
@@ -352,6 +344,8 @@ class _Check:
             with blame(EnvError, what):
                 async with deadline:
                     return await work
+        except ContractError as error:
+            raise CheckError(str(error)) from error
         except EnvError as error:
             if deadline.expired():
                 raise CheckError(
@@ -378,9 +372,8 @@ class _Check:
             raise CheckError(f"{promise}: {what}")
         self.note(promise)
 
-    def note(self, promise: str) -> None:
-        if promise not in self.proven:
-            self.proven.append(promise)
+    def note(self, *promises: str) -> None:
+        self.proven += [promise for promise in promises if promise not in self.proven]
 
 
 _PROBES = {
@@ -389,23 +382,17 @@ _PROBES = {
     "a call that could not be parsed": Action("", malformed=("the call is not valid JSON",)),
 }
 
-_FIVE: list[type] = [Observation, float, bool, bool, dict]
 
-
-def _kind(part: object) -> type:
-    # An int is a fine reward.
-    return float if type(part) is int else type(part)
+@contextmanager
+def _broken_promises() -> Generator[None]:
+    """Raise a wrong return as a broken promise, in the same words."""
+    try:
+        yield
+    except ContractError as error:
+        raise CheckError(str(error)) from error
 
 
 def _lacking(env: object) -> str:
     members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
     missing = [name for name in members if not hasattr(env, name)]
     return f"{type(env).__name__} has no {', '.join(missing)}"
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -4,13 +4,14 @@ import gzip
 import json
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
+from agentrl.evaluation.reports import REPORT
 from agentrl.view.choice import Steps, chosen
 from agentrl.view.index import GroupRow, columns
 from agentrl.view.source import RunSource
@@ -103,6 +104,7 @@ def index_of(
             "config": hide.text(source.config_text),
             "sessions": source.json("environment.json"),
             "summary": source.json("summary.json"),
+            "evaluation": _evaluation(source.json(REPORT)),
             "readAt": round(time.time()),
             "hasTokenizer": source.teller.vocabulary.is_known,
         },
@@ -131,6 +133,23 @@ def template() -> tuple[str, str]:
     head, mark, tail = file.read_text(encoding="utf-8").partition(_DATA)
     assert mark, "the built page has no place for data"
     return head, tail
+
+
+def _evaluation(report: Any) -> dict[str, Any] | None:
+    """Return the scores of an evaluation's report; None for a folder without one."""
+    if not isinstance(report, dict):
+        return None
+    told = cast("dict[str, Any]", report)
+
+    def rates(scores: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: scores[name] for name in ("pass@1", "reward") if name in scores}
+
+    tags: Mapping[str, Any] = told.get("tags") or {}
+    return {
+        "confidence": told.get("confidence"),
+        "overall": rates(told),
+        "families": {tag: rates(scores) for tag, scores in tags.items()},
+    }
 
 
 def _metrics(source: RunSource) -> dict[str, list[Any]]:

@@ -181,6 +181,7 @@ def serve(folder: Path, *, steps: Steps, port: int, announce: Callable[[str], No
                 f"port {port} of {HOST} cannot be had: {error.strerror}; choose another with "
                 "--port, or 0 for any"
             ) from error
+        listening.listen()  # before it is announced: nobody else can have the port any more
         app = app_of(LiveRun(source, steps=steps), token=token, name=folder.resolve().name)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         announce(f"http://{HOST}:{listening.getsockname()[1]}/?token={token}")

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -169,11 +169,26 @@ def phase_of(folder: Path) -> Phase:
 
 
 def reward_curve(groups: Sequence[tuple[int, float]]) -> list[tuple[int, Estimate]]:
-    """Return the mean reward of each step with its interval over the step's groups."""
+    """Return the mean reward of each step with its interval over the step's groups.
+
+    Intervals end where rewards do: at 0 and 1, or at the least and largest mean beyond them.
+    """
     steps: dict[int, list[float]] = {}
     for step, mean in groups:
         steps.setdefault(step, []).append(mean)
-    return [(step, mean_estimate(steps[step])) for step in sorted(steps)]
+    least = min((mean for _, mean in groups), default=0.0)
+    largest = max((mean for _, mean in groups), default=1.0)
+    return [
+        (step, _within(mean_estimate(steps[step]), min(0.0, least), max(1.0, largest)))
+        for step in sorted(steps)
+    ]
+
+
+def _within(estimate: Estimate, least: float, largest: float) -> Estimate:
+    """Return the estimate with its interval cut; that of one group stays unbounded."""
+    if estimate.tasks < 2:
+        return estimate
+    return replace(estimate, low=max(least, estimate.low), high=min(largest, estimate.high))
 
 
 def step_seconds(times: Sequence[float]) -> float | None:

@@ -69,6 +69,8 @@ def _shown(node: Node, hidden: set[int]) -> dict[str, Any]:
         shown["status"] = node.tool_status
     if node.withdraws:
         shown["withdraws"] = node.withdraws
+    if node.resumes:
+        shown["resumes"] = node.resumes
     return shown
 
 

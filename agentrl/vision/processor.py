@@ -1,9 +1,7 @@
 """Images to patches, by the image processor of a model's folder; each image is computed once."""
 
-import io
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
@@ -15,6 +13,8 @@ import numpy.typing as npt
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
+from agentrl.thread import in_thread
+from agentrl.vision.decoding import decode_image, read_size
 
 KEPT_BYTES = 256 * 2**20
 """Of patches, and of what a model makes of them. A screenshot of one megapixel is 24 MB."""
@@ -63,6 +63,11 @@ class Kept(Generic[T]):
                 self._bytes -= self._size(dropped) + len(old.data)
         return made
 
+    def has(self, image: Image) -> bool:
+        """Return whether what is made of an image is there."""
+        with self._lock:
+            return image in self._held
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
@@ -101,8 +106,14 @@ class ImageProcessor:
         return self._counts.of(image)
 
     def patches(self, image: Image) -> Patches:
-        """Return the patches of an image."""
+        """Return the patches of an image. Raises `EnvError` for bytes that are no image."""
         return self._patches.of(image)
+
+    async def prepare(self, spans: Sequence[ImageSpan]) -> None:
+        """Cut up images in a thread, so that `patches` has them at hand. Raises as it does."""
+        for span in spans:
+            if not self._patches.has(span.image):
+                await in_thread(self.patches, span.image)
 
     @property
     def most_tokens(self) -> int:
@@ -142,7 +153,7 @@ class ImageProcessor:
             end = span.stop
 
     def _counted(self, image: Image) -> int:
-        width, height = _opened(image).size
+        width, height = read_size(image)
         try:
             found = self._processor.get_number_of_image_patches(height, width)
         except ValueError as error:
@@ -150,7 +161,7 @@ class ImageProcessor:
         return int(found) // self._processor.merge_size**2
 
     def _cut(self, image: Image) -> Patches:
-        made = self._processor(images=[_pixels(image)], return_tensors="np")
+        made = self._processor(images=[decode_image(image)], return_tensors="np")
         grid = tuple(int(n) for n in made["image_grid_thw"][0])
         values = np.ascontiguousarray(made["pixel_values"], dtype=np.float32)
         return Patches(values, (grid[0], grid[1], grid[2]))
@@ -195,29 +206,3 @@ def load_processor(path: str | Path, *, token_id: int) -> ImageProcessor:
             f"can be read: {error}; copy preprocessor_config.json from the model's folder"
         ) from error
     return ImageProcessor(processor, token_id=token_id)
-
-
-def _opened(image: Image) -> Any:
-    """Return a picture of which only the beginning has been read."""
-    import PIL.Image
-
-    with _as_env_error(image):
-        return PIL.Image.open(io.BytesIO(image.data))
-
-
-def _pixels(image: Image) -> Any:
-    with _as_env_error(image):
-        return _opened(image).convert("RGB")
-
-
-@contextmanager
-def _as_env_error(image: Image) -> Generator[None]:
-    """Raise `EnvError` for what Pillow cannot read: an environment has returned it."""
-    try:
-        yield
-    # What is broken inside a PNG is a SyntaxError to Pillow.
-    except (OSError, SyntaxError, ValueError) as error:
-        raise EnvError(
-            f"{len(image.data)} bytes that are said to be {image.media_type} are no image that "
-            f"Pillow reads: {error}; return an encoded picture"
-        ) from error

@@ -26,15 +26,14 @@ LONGEST_PROMPT_TOKENS = 448
 
 @dataclass(slots=True)
 class _Steps:
-    """The phase of training: told after every step."""
+    """Phase of training: ends a step when it is told its figures."""
 
     stepping: Stepping
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
         del amount
-        if figures:
-            self.stepping.tokens = int(figures["tokens/trained"])
-            self.stepping.rewards = (figures["reward/mean"],)
+        self.stepping.tokens = int(figures["tokens/trained"])
+        self.stepping.rewards = (figures["reward/mean"],)
         self.stepping.boundary(part_is_training=True)
 
 
@@ -47,7 +46,11 @@ class _Watch(Quiet):
     @contextmanager
     def phase(self, name: str, *, total: int, done: int = 0) -> Generator[Any]:
         with super(_Watch, self).phase(name, total=total, done=done) as quiet:
-            yield _Steps(self.stepping) if name == "train" else quiet
+            if name != "train":
+                yield quiet
+                return
+            self.stepping.boundary(part_is_training=True)
+            yield _Steps(self.stepping)
 
 
 def learn_section(setup: Setup) -> dict[str, Any]:

@@ -18,9 +18,15 @@ from agentrl_envs.families import FAMILIES, MINIWOB, PROGRAMS, camel
 
 __all__ = ["FAMILIES", "MINIWOB", "PROGRAMS", "register_envs"]
 
+_SANDBOX = "agentrl_sandbox.needs:missing_sandbox"
+_PROBLEMS = "agentrl_envs.needs:missing_problems"
+_BROWSER = "agentrl_envs.needs:missing_browser"
+_PAGES = "agentrl_envs.needs:missing_pages"
+_SITE_SERVER = "agentrl_envs.needs:missing_site_server"
+_DESKTOP = "agentrl_envs.needs:missing_desktop"
 _KINDS = {
-    "reasoning": ("agentrl_envs.reasoning:ReasoningEnv", "answered directly"),
-    "code": ("agentrl_envs.code:CodeEnv", "with a stateful Python tool"),
+    "reasoning": ("agentrl_envs.reasoning:ReasoningEnv", "answered directly", (_PROBLEMS,)),
+    "code": ("agentrl_envs.code:CodeEnv", "with a stateful Python tool", (_PROBLEMS, _SANDBOX)),
 }
 _PROGRAMS = "agentrl_envs.programs:ProgramsEnv"
 _WEB = "agentrl_envs.web:WebEnv"
@@ -39,6 +45,8 @@ _DESKTOP_PROGRAMS = {
     "browser": "a browser, on a site of our own",
     "terminal": "terminals, with and without an accessibility tree",
 }
+MINIWOB_NAME_CHARACTERS = 400
+"""Of a text that is shown: a terminal's list of files is one, and the file to delete its last."""
 _ONE_PAGE = (
     *("click", "double_click", "fill", "select", "press", "hover", "drag", "scroll"),
     *("click_at", "drag_at", "wait", "answer"),
@@ -52,11 +60,12 @@ def register_envs() -> None:
     The mixes get their `families` when they are made. Called through the entry-point group
     `agentrl.envs`, once per process.
     """
-    for kind, (entry_point, how) in _KINDS.items():
+    for kind, (entry_point, how, needs) in _KINDS.items():
         register(
             f"{kind}/Mix-v0",
             entry_point,
             description=f"any of reasoning-gym's families, {how}; needs families=...",
+            needs=needs,
         )
         for family in FAMILIES:
             register(
@@ -64,15 +73,18 @@ def register_envs() -> None:
                 entry_point,
                 kwargs={"families": family},
                 description=f"reasoning-gym's {family}, {how}",
+                needs=needs,
             )
     register(
         "programs/Mix-v0",
         _PROGRAMS,
+        needs=(_SANDBOX,),
         description="any of the programming families, graded on hidden inputs; needs families=...",
     )
     register(
         "blackbox/Program-v0",
         "agentrl_envs.blackbox:BlackBoxEnv",
+        needs=("agentrl_envs.needs:missing_gateway",),
         description="an agent program that asks over HTTP; needs tasks, score, agent or command",
     )
     register(
@@ -83,16 +95,19 @@ def register_envs() -> None:
     register(
         "visual/SeeButton-v0",
         "agentrl_envs.visual:SeeButtonEnv",
+        needs=("agentrl_envs.needs:missing_pictures",),
         description="a screen of buttons, drawn; click the one that is named",
     )
     register(
         "retrieval/Wiki-v0",
         "agentrl_envs.retrieval:WikiEnv",
+        needs=("agentrl_envs.needs:missing_search",),
         description="questions of one to four facts about a made-up world, with search tools",
     )
     register(
         "retrieval/Corpus-v0",
         "agentrl_envs.retrieval:CorpusEnv",
+        needs=("agentrl_envs.needs:missing_search",),
         description="your questions about your texts, with search tools; needs corpus, questions",
     )
     _register_web()
@@ -102,6 +117,7 @@ def register_envs() -> None:
             f"programs/{camel(family)}-v0",
             _PROGRAMS,
             kwargs={"families": family},
+            needs=(_SANDBOX,),
             description=f"write a program: {family}, graded on hidden inputs",
         )
 
@@ -111,11 +127,13 @@ def _register_web() -> None:
         "pack": "agentrl_envs.web.miniwob.pack:MiniWobPack",
         "actions": list(_ONE_PAGE),
         "screen": [400, 300],
+        "observation_kwargs": {"max_name_characters": MINIWOB_NAME_CHARACTERS},
     }
     register(
         "miniwob/Mix-v0",
         _WEB,
         kwargs=page,
+        needs=(_BROWSER, _PAGES),
         description="any of the pages of MiniWoB++, in a browser; needs families=...",
     )
     for family in MINIWOB:
@@ -123,6 +141,7 @@ def _register_web() -> None:
             f"miniwob/{camel(family.replace('-', '_'))}-v0",
             _WEB,
             kwargs={**page, "families": family},
+            needs=(_BROWSER, _PAGES),
             description=f"MiniWoB++'s {family}, in a browser",
         )
     for name, (pack, what) in _SITES.items():
@@ -130,12 +149,14 @@ def _register_web() -> None:
             f"{name}/Mix-v0",
             _WEB,
             kwargs={"pack": pack, "fork": "copy"},
+            needs=(_BROWSER, _SITE_SERVER),
             description=f"{what}, in a browser",
         )
     register(
         "web/Site-v0",
         _WEB,
         kwargs={"pack": "agentrl_envs.web.site:SitePack"},
+        needs=(_BROWSER,),
         description="a site of yours in a browser; needs start_url, tasks, checker",
     )
 
@@ -143,7 +164,11 @@ def _register_web() -> None:
 def _register_gui() -> None:
     pack = {"pack": "agentrl_envs.gui.tasks:template_pack"}
     register(
-        "gui/Mix-v0", _GUI, kwargs=pack, description="tasks in any of the programs on a desktop"
+        "gui/Mix-v0",
+        _GUI,
+        kwargs=pack,
+        needs=(_DESKTOP,),
+        description="tasks in any of the programs on a desktop",
     )
     register(
         "gui/OSWorld-v0",
@@ -152,6 +177,7 @@ def _register_gui() -> None:
             "pack": "agentrl_envs.gui.osworld:osworld_pack",
             "desktop": {"width": 1920, "height": 1080},
         },
+        needs=(_DESKTOP,),
         description="tasks of OSWorld's format that need no virtual machine; needs path=...",
     )
     for program, what in _DESKTOP_PROGRAMS.items():
@@ -159,5 +185,6 @@ def _register_gui() -> None:
             f"gui/{camel(program)}-v0",
             _GUI,
             kwargs={**pack, "programs": [program]},
+            needs=(_DESKTOP,),
             description=f"tasks in {what}, on a desktop",
         )

@@ -18,7 +18,7 @@ knights_knaves largest_island lcm leg_counting letter_counting letter_jumble lis
 mahjong_puzzle manipulate_matrix maze mini_sudoku modulo_grid n_queens needle_haystack
 number_filtering number_format number_sequence number_sorting palindrome_generation
 palindrome_partitioning path_star polynomial_equations polynomial_multiplication pool_matrix
-power_function prime_factorization products propositional_logic puzzle24 quantum_lock ransom_note
+power_function prime_factorization products puzzle24 quantum_lock ransom_note
 rearc rectangle_count rotate_matrix rotten_oranges rubiks_cube rush_hour self_reference
 sentence_reordering shortest_path simple_equations simple_geometry simple_integration sokoban
 spell_backward spiral_matrix string_insertion string_manipulation string_splitting string_synthesis
@@ -67,6 +67,8 @@ UNUSABLE: Mapping[str, str] = MappingProxyType(
     {
         "codeio": "it runs programs from a data file inside this process, prints what they print, "
         "and does not repeat itself for one seed",
+        "propositional_logic": "its verifier pays for any formula that follows: `P or Q` in most "
+        "problems, a repeated premise in all, and there is no reference to compare with",
         "composite": "it mixes other families; name those in `families` instead",
     }
 )

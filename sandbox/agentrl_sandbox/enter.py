@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import resource
+import stat
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -35,16 +36,19 @@ def _check(result: int, what: str) -> None:
         sys.exit(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def stage(directories: dict[str, str]) -> None:
-    """Bind each directory, given by its name below the stage, where every user can reach it."""
+def stage(paths: dict[str, str]) -> None:
+    """Bind each directory or file, by its name below the stage, where every user can reach it."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(_CLONE_NEWNS), "unshare the mount namespace")
     _check(libc.mount(b"none", b"/", None, _MS_PRIVATE | _MS_REC, None), "make mounts private")
-    opened = {name: os.open(path, os.O_PATH) for name, path in directories.items()}
+    opened = {name: os.open(path, os.O_PATH) for name, path in paths.items()}
     _check(libc.mount(b"stage", STAGE.encode(), b"tmpfs", 0, b"mode=755,size=64k"), "mount a stage")
     for name, fd in opened.items():
         target = f"{STAGE}/{name}"
-        os.mkdir(target, 0o755)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.mkdir(target, 0o755)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o644))
         source = f"/proc/self/fd/{fd}".encode()
         _check(libc.mount(source, target.encode(), None, _MS_BIND | _MS_REC, None), target)
         os.close(fd)

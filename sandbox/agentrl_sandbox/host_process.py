@@ -19,7 +19,7 @@ from agentrl.errors import ConfigError
 from agentrl.thread import in_thread
 from agentrl_sandbox.lease import Lease, new_mark
 
-STDERR_BYTES = 4096
+STDERR_BYTES = 2**16
 """How much of what it said last on stderr is kept."""
 _CHUNK_BYTES = 2**16
 _POLL_S = 0.01

@@ -5,17 +5,22 @@ the question that was asked, and anything more is a violation that ends the inte
 """
 
 import asyncio
-import json
 import secrets
 import socket
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, cast
 
+from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.sandbox import ExecStatus
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, HEADER, encode
 
 _CHUNK_BYTES = 2**18
 _STATUSES: dict[str, ExecStatus] = {"ok": "ok", "error": "error", "oom": "oom", "limit": "limit"}
 _TEXTS = ("value", "error", "stdout", "stderr")
+TEXT_BYTES_MORE = 2**14
+"""That a text may have beyond the limit of output: where it was cut, and how much is gone."""
+_DEPTH, _VALUES = 3, 64
+"""Of an answer: a few texts, and a list of a few sizes."""
 
 
 class LineBroken(Exception):
@@ -54,9 +59,10 @@ class Line:
         self._greeted = False
         self._output_bytes = output_bytes
         # JSON escapes a byte of output with six, at worst.
-        self._text_bytes_max = 6 * 4 * (output_bytes + 2**14) + 2**12
+        text_bytes = 6 * 4 * (output_bytes + TEXT_BYTES_MORE) + 2**12
+        self._json_limits = JsonLimits(text_bytes=text_bytes, depth=_DEPTH, values=_VALUES)
         self._loop = asyncio.get_running_loop()
-        self._buffer = b""
+        self._buffer = bytearray()
         self._out = b""
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._broken: Exception | None = None
@@ -140,7 +146,7 @@ class Line:
         if not data:
             self._break(LineBroken("closed by the interpreter"))
             return
-        self._buffer = self._buffer + data if self._buffer else data
+        self._buffer += data
         self._parse()
 
     def _parse(self) -> None:
@@ -148,7 +154,7 @@ class Line:
         if len(data) < HEADER.size:
             return
         text_bytes, blob_bytes = HEADER.unpack_from(data)
-        if text_bytes > self._text_bytes_max or blob_bytes > FIGURES_MAX * FIGURE_BYTES_MAX:
+        if text_bytes > self._json_limits.text_bytes or blob_bytes > FIGURES_MAX * FIGURE_BYTES_MAX:
             self._break(Violation(f"a message of {text_bytes} + {blob_bytes} bytes"))
             return
         middle, end = HEADER.size + text_bytes, HEADER.size + text_bytes + blob_bytes
@@ -160,15 +166,15 @@ class Line:
             self._break(Violation("a message that answers no request"))
             return
         try:
-            body = json.loads(data[HEADER.size : middle])
-        except (ValueError, RecursionError) as error:
-            self._break(Violation(f"a message that is not JSON: {type(error).__name__}"))
+            body = read_json(bytes(data[HEADER.size : middle]), self._json_limits)
+        except JsonLimitError as error:
+            self._break(Violation(f"a message that is no answer: {error}"))
             return
         if not isinstance(body, dict) or len(data) > end:
             self._break(Violation("a message that makes no sense"))
             return
-        self._buffer = b""
-        self._answer.set_result((cast("dict[str, Any]", body), data[middle:end]))
+        self._buffer = bytearray()
+        self._answer.set_result((cast("dict[str, Any]", body), bytes(data[middle:end])))
 
     def _expire(self) -> None:
         if self._answer is not None and not self._answer.done():
@@ -186,27 +192,19 @@ class Line:
 def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
     """Return what a well-formed answer says; `Violation` for any other."""
     texts = [body.get(key) for key in _TEXTS]
-    status, sizes = _STATUSES.get(str(body.get("status"))), body.get("images")
+    status, sizes = body.get("status"), body.get("images")
     if (
-        status is None
+        not isinstance(status, str)
+        or status not in _STATUSES
         or not all(text is None or isinstance(text, str) for text in texts)
-        or any(text is not None and len(text) > output_bytes + 2**14 for text in texts)
+        or any(text is not None and len(text) > output_bytes + TEXT_BYTES_MORE for text in texts)
         or not isinstance(sizes, list)
-        or not all(type(size) is int and size >= 0 for size in sizes)
+        or len(sizes) > FIGURES_MAX
+        or not all(type(size) is int and 0 <= size <= FIGURE_BYTES_MAX for size in sizes)
         or sum(sizes) != len(blob)
     ):
         raise Violation("its result makes no sense")
-    images: list[bytes] = []
-    for size in sizes:
-        images.append(blob[:size])
-        blob = blob[size:]
-    # A lone surrogate is text to Python, and to nobody who has to encode it.
-    value, error, stdout, stderr = (_clean(text) for text in texts)
+    value, error, stdout, stderr = texts
     truncated = body.get("truncated") is True
-    return Outcome(status, value, error, stdout or "", stderr or "", truncated, tuple(images))
-
-
-def _clean(text: str | None) -> str | None:
-    if text is None or text.isascii():
-        return text
-    return text.encode(errors="replace").decode()
+    images = tuple(blob[start:end] for start, end in pairwise(accumulate(sizes, initial=0)))
+    return Outcome(_STATUSES[status], value, error, stdout or "", stderr or "", truncated, images)

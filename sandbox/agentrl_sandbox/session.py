@@ -17,6 +17,7 @@ from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
 from agentrl_sandbox.admission import Place
 from agentrl_sandbox.channel import Reply
 from agentrl_sandbox.family import Family
+from agentrl_sandbox.inside.files import ENTRIES_PAGE
 from agentrl_sandbox.inside.frames import START_S, Frame
 from agentrl_sandbox.line import Expired, Line, LineBroken, Outcome, Violation
 
@@ -146,9 +147,27 @@ class Session:
         return (await self._file("read", path)).blob
 
     async def entries(self, path: str = ".") -> tuple[FileEntry, ...]:
-        """Return the entries of a directory below the session's directory, by name."""
-        found = (await self._file("entries", path)).body["entries"]
-        return tuple(FileEntry(name=name, kind=kind, size_bytes=size) for name, kind, size in found)
+        """Return the entries of a directory below the session's directory, by name.
+
+        `OSError` for more than a session may have: processes may make names as fast as they are
+        read.
+        """
+        entries: list[FileEntry] = []
+        page, after = [], ""
+        while not entries or len(page) == ENTRIES_PAGE:
+            page = (await self._file("entries", path, after=after)).body["entries"]
+            if not page:
+                break
+            entries += (
+                FileEntry(name=name, kind=kind, size_bytes=size) for name, kind, size in page
+            )
+            after = entries[-1].name
+            if len(entries) > (files_max := self._family.settings.limits.files):
+                raise OSError(
+                    f"{path!r} holds more than sandbox.limits.files={files_max} entries; list a "
+                    "directory below it"
+                )
+        return tuple(entries)
 
     async def fork(self, *, keep_rng: bool = False) -> Self:
         """Return a copy: names, directory and working directory.
@@ -233,11 +252,15 @@ class Session:
             self._stopping = None
 
     async def _file(
-        self, op: Literal["write", "read", "entries"], path: str, data: bytes = b""
+        self,
+        op: Literal["write", "read", "entries"],
+        path: str,
+        data: bytes = b"",
+        **more: str,
     ) -> Frame:
         async with self._turn:
             await self._ready()
-            body = {"op": op, "session": self._number, "path": path}
+            body = {"op": op, "session": self._number, "path": path, **more}
             reply = (await self._family.ask(body, data)).frame
         if (kind := reply.body.get("os_error")) is not None:
             raise _OS_ERRORS.get(kind, OSError)(reply.body["text"])

@@ -118,6 +118,21 @@ async def _shared_descriptors(arena: Arena, session: Session, attack: Attack) ->
     return [] if result.value == "'original'" else [f"the original answers {brief(result)}"]
 
 
+async def _absent_copy(arena: Arena, session: Session, attack: Attack) -> list[str]:
+    """A fork of which nothing comes is refused; those before it go on."""
+    await session.exec("kept = 'original'")
+    async with forked(session, times=2) as copies:
+        found = unexpected(await session.exec(arena.program(attack.code)), attack)
+        with suppress(ForkUnsupported):
+            async with forked(session):
+                pass
+        for copy in copies:
+            result = await copy.exec("kept")
+            if result.value != "'original'":
+                found.append(f"a relative answers {brief(result)}")
+    return found
+
+
 _HELD = "user, mount, network and IPC namespace of each fork, Landlock, filter"
 _PAIRS: tuple[tuple[str, str, Play], ...] = (
     ("the-original", "a session from its fork", _from_a_fork),
@@ -223,6 +238,29 @@ kernel.enter_user_namespace = lambda *a, **k: time.sleep(0.2)
 through
 """,
         gaps={"process": Gap("the directory is one of the host's", shown=False)},
+    ),
+    Attack(
+        name="greet-and-go",
+        title="have a process greet for a fork, and be gone when the keeper hears of it",
+        held_by="the keeper holds processes by descriptors, and a copy that is gone is no copy",
+        play=_absent_copy,
+        code="""
+from agentrl_sandbox.inside import interpreter
+from agentrl_sandbox.inside.frames import encode
+import socket
+def fork(self, request):
+    ends, self._fds = interpreter.Endpoints(*self._fds), []
+    pid = os.fork()
+    if pid == 0:
+        with socket.socket(fileno=ends.channel) as channel:
+            for word in ("hello", "unshared"):
+                channel.sendall(encode({"nonce": request["nonce"], word: True}))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    globals()["held"] = ends
+interpreter.Interpreter._fork = fork
+through
+""",
     ),
     Attack(
         name="speak-for-the-original",

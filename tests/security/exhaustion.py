@@ -8,6 +8,7 @@ from agentrl_sandbox import Session
 from tests.security.arena import LIMITS, Arena
 from tests.security.attack import Attack, Gap, brief, unexpected
 
+_SOCKETS = "what sockets hold is no process's memory, and cgroup v1 counts it only where asked to"
 _PER_PROCESS = "the limit is on each process; only a memory cgroup counts a whole session"
 
 
@@ -219,6 +220,48 @@ through
 """,
     ),
     Attack(
+        name="memory-in-sockets",
+        title="keep 400 MiB in buffers of sockets that nobody reads",
+        held_by="memory cgroup of the session (v1: a quarter of its limit for sockets)",
+        ends=("ok", "oom", "crash", "limit", "error"),
+        timeout_s=15.0,
+        gaps={
+            "bubblewrap": Gap(_SOCKETS, shown=False, unless="cgroup"),
+            "docker": Gap(_SOCKETS, shown=False),
+            "process": Gap(_SOCKETS, shown=False, unless="cgroup"),
+        },
+        code="""
+import socket, time
+MOST, EACH = 400 * 2**20, 16
+def fill(report):
+    held, sent = [], 0
+    try:
+        while sent < 2 * MOST // EACH and len(held) < 40:
+            server = socket.create_server(("127.0.0.1", 0))
+            client = socket.create_connection(server.getsockname())
+            held += [server, client, server.accept()[0]]
+            client.setblocking(False)
+            try:
+                for _ in range(1000): sent += client.send(b"x" * 2**16)
+            except BlockingIOError: pass
+    except OSError: pass
+    os.write(report, sent.to_bytes(8, "big"))
+    time.sleep(600)
+pids, reports, held = [], [], 0
+for number in range(EACH):
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0: fill(theirs)
+    os.close(theirs)
+    pids.append(pid)
+    reports.append(ours)
+for ours in reports: held += int.from_bytes(os.read(ours, 8), "big")
+for pid in pids: os.kill(pid, 9)
+if held >= MOST: through.append(f"{held >> 20} MiB in sockets")
+through
+""",
+    ),
+    Attack(
         name="memory-in-segments",
         title="keep 512 MiB in System V segments, attached one at a time",
         held_by="filter or memory cgroup",
@@ -325,6 +368,43 @@ through
         ends=("timeout",),
         timeout_s=0.5,
         code="while True: pass",
+    ),
+    Attack(
+        name="finalizer-without-end",
+        title="loop in a finalizer, where no exception gets out",
+        held_by="deadline, held by the host",
+        ends=("timeout",),
+        timeout_s=0.5,
+        code="class D:\n  def __del__(self):\n    while True: pass\nD()",
+    ),
+    Attack(
+        name="timer-storm",
+        title="have a signal come ten thousand times a second, in all later cells",
+        held_by="an interpreter that a signal ends is replaced",
+        ends=("ok", "crash", "error", "timeout"),
+        code="""
+import signal
+signal.signal(signal.SIGALRM, lambda *a: None)
+signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+through
+""",
+    ),
+    Attack(
+        name="extended-attributes",
+        title="hide 64 MiB in extended attributes of one file",
+        held_by="size of the session's file system, or its kernel without such attributes",
+        gaps={"process": Gap("the directory is one of the host's", shown=False)},
+        code="""
+open("a", "w").close()
+held = 0
+try:
+    for number in range(1100):
+        os.setxattr("a", f"user.{number}", b"x" * 60_000)
+        held += 60_000
+except OSError: pass
+if held > 2**26: through.append(f"{held >> 20} MiB in attributes")
+through
+""",
     ),
     Attack(
         name="endless-c-call",

@@ -221,6 +221,13 @@ def loop():
             and (f.__module__ or "").startswith("agentrl_sandbox")]
 """
 
+
+async def _bounded_answer(arena: Arena, session: Session, attack: Attack) -> list[str]:
+    result = await session.exec(arena.program(attack.code))
+    characters = len(result.value or "") + len(result.error or "")
+    return [f"an answer of {characters} characters"] if characters > 2**16 else []
+
+
 ATTACKS = (
     *(
         Attack(
@@ -281,6 +288,21 @@ for module in list(sys.modules.values()):
         module.run = run
 through
 """,
+    ),
+    Attack(
+        name="text-that-lies-about-its-length",
+        title="answer with a text that says it is short, encodes to megabytes, and is neither",
+        held_by="caps checked outside, on bytes",
+        ends=("ok", "error", "violation"),
+        code="""
+class Text(str):
+    def __len__(self): return 1
+    def encode(self, *a, **k): return b"x" * 10**7
+class Value:
+    def __repr__(self): return Text("y" * 10**7)
+[] if through else Value()
+""",
+        play=_bounded_answer,
     ),
     Attack(
         name="wreck-the-loop",

@@ -270,6 +270,35 @@ through
         gaps={"process": Gap("the keeper is a process of the same user")},
     ),
     Attack(
+        name="watch-the-machine",
+        title="be told who lists directories of the machine (dnotify), and hold a lease on a file",
+        held_by="filter, other users",
+        code="""
+import fcntl
+directory, program = os.open("/usr/lib", os.O_RDONLY), os.open("/usr/bin/python3", os.O_RDONLY)
+attempt("a directory is watched", fcntl.fcntl, directory, fcntl.F_NOTIFY, fcntl.DN_ACCESS)
+attempt("a file is leased", fcntl.fcntl, program, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+through
+""",
+        gaps={"process": Gap(_SAME_USER, shown=False)},
+    ),
+    Attack(
+        name="look-up-the-answers",
+        title="import agentrl and its environments, from wherever the machine has Python packages",
+        held_by="an allow-list of files, on which no Python package is",
+        code="""
+import glob, importlib, sys
+for module in [name for name in sys.modules if name.startswith("agentrl")]: del sys.modules[module]
+for top in ("/usr/lib*", "/usr/local/lib*", "/opt/*/lib", f"{sys.prefix}/lib*", "/packages"):
+    sys.path += glob.glob(f"{top}/python*/*-packages") + glob.glob(top)
+for name in ("agentrl", "agentrl_envs.programs.families", "agentrl_tools", "agentrl_sandbox.pool"):
+    try: through.append(str(importlib.import_module(name)))
+    except ImportError: pass
+through
+""",
+        gaps={"process": Gap(_SAME_USER, shown=False)},
+    ),
+    Attack(
         name="kernel-settings",
         title="write anything under /proc/sys and /sys: core_pattern, sysrq, cgroups",
         held_by="user without rights outside, read-only /proc/sys, no /sys",

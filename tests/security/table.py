@@ -29,10 +29,10 @@ def markdown() -> str:
     lines: list[str] = []
     for title, attacks in GROUPS.items():
         head = ["attack", "what the code tries", "what holds it", *BACKENDS]
-        lines += [f"### {title}", "", _row(head), _row(["---"] * len(head))]
+        lines += [f"### {title}", "", row(head), row(["---"] * len(head))]
         for attack in attacks:
             verdicts = [_verdict(attack, backend) for backend in BACKENDS]
-            lines.append(_row([f"`{attack.name}`", attack.title, attack.held_by, *verdicts]))
+            lines.append(row([f"`{attack.name}`", attack.title, attack.held_by, *verdicts]))
         lines.append("")
     lines += ["### Not contained, and why", ""]
     for attack in ATTACKS:
@@ -50,16 +50,16 @@ def _verdict(attack: Attack, backend: Backend) -> str:
     return f"with a {gap.unless}" if gap.unless else "**not contained**"
 
 
-def _row(cells: list[str]) -> str:
+def row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def write() -> None:
-    """Put the table into the document."""
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{after}")
+def write_table(begin: str, end: str, text: str) -> None:
+    """Put a text into the document, between two marks."""
+    before, _, rest = DOCUMENT.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    DOCUMENT.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 if __name__ == "__main__":
-    write()
+    write_table(BEGIN, END, markdown())

@@ -81,6 +81,21 @@ async def test_attack(arena: Arena, attack: Attack) -> None:
         assert found, f"{arena.backend} contains {attack.name} after all: correct the table"
 
 
+@pytest.mark.bubblewrap
+@pytest.mark.cgroup
+async def test_sockets_are_counted_where_there_is_a_cgroup() -> None:
+    """Not in the table's runs: elsewhere the kernel's own bounds for the machine decide.
+
+    Kills: no limit on sockets with cgroup v1, where they are counted only for that.
+    """
+    (attack,) = (attack for attack in ATTACKS if attack.name == "memory-in-sockets")
+    arena = await Arena.start("bubblewrap")
+    try:
+        assert not await arena.attack(attack)
+    finally:
+        await arena.close()
+
+
 @pytest.mark.parametrize("backend", [pytest.param(b, marks=_marks(b)) for b in HERE])
 async def test_nothing_is_left_when_the_pool_ends_in_the_middle_of_attacks(
     backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

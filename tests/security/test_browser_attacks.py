@@ -23,9 +23,11 @@ from agentrl.errors import EnvError
 from agentrl.message import ToolCall
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Isolation
+from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
 from agentrl_envs.web.world import WebRequest, WebResponse
 from tests.security.browser_pages import ASKING, LEAVING, page
 from tests.security.control_plane import ControlPlane, control_plane
+from tests.watchdog import watched, watched_loop
 from tests.web_pages import HTML, ORIGIN, PagesPack
 
 pytestmark = [
@@ -232,6 +234,7 @@ async def test_a_page_may_ask_and_is_left(pool: BrowserPool) -> None:
         assert f"url: {ORIGIN}/calm" in await does(env, "click", id=2)
 
 
+@watched
 async def test_a_page_that_asks_without_end_is_given_up() -> None:
     """Long before it is lost for being busy; a page that asks a lot is not."""
     often = "for (let i = 0; i < %d; i++) alert(i);"
@@ -255,6 +258,7 @@ async def test_windows_are_tabs_and_few(pool: BrowserPool) -> None:
         assert len(visit._context.pages) <= 4
 
 
+@watched
 async def test_nothing_is_downloaded(pool: BrowserPool, tmp_path: Path) -> None:
     def answered(request: WebRequest) -> WebResponse | None:
         disposition = {"content-disposition": "attachment; filename=x.bin"}
@@ -353,6 +357,52 @@ async def test_words_on_a_page_are_words(pool: BrowserPool) -> None:
         assert [line for line in lines if line.startswith("Goal: ")] == [lines[0]]
         assert [line for line in lines if line.startswith("url: ")] == [f"url: {ORIGIN}/"]
         assert not [line for line in lines if line.startswith("[7]")]
+
+
+EXCESSIVE = {
+    "a body": "fetch('/x', {method: 'POST', body: new Uint8Array(3e8)}).catch(() => 0)",
+    "a body sent by a worker": "new Worker(URL.createObjectURL(new Blob([`fetch('$ORIGIN/x', "
+    "{method: 'POST', body: new Uint8Array(1e7)}).catch(() => 0)`])))",
+    "requests": "for (let i = 0; i < 3000; i++) fetch('/calm?' + i).catch(() => 0)",
+    "many requests": "for (let i = 0; i < 20000; i++) fetch('/calm?' + i).catch(() => 0)",
+    "history": "for (let i = 0; i < 3000; i++) history.pushState(0, '', '/?' + i)",
+    "an address": "location.hash = 'x'.repeat(1.9e6)",
+    "log lines": "for (let i = 0; i < 50000; i++) console.log('x'.repeat(1000))",
+}
+"""More than a page may have of something."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", EXCESSIVE)
+async def test_a_page_with_too_much_of_something_is_alone_in_it(what: str) -> None:
+    """Its own episode may fail; a neighbour in the same browser and the next one do not."""
+    script = EXCESSIVE[what].replace("$ORIGIN", ORIGIN)
+    async with browsers(call_s=60) as pool:
+        async with (
+            on(pool, page("")) as (other, _),
+            on(pool, page(script, on_click=True)) as (env, _),
+            watched_loop(),
+        ):
+            try:
+                after = await does(env, "click", id=1)
+                after += await does(env, "wait", milliseconds=200)
+                assert len(after) < 10_000
+            except EnvError:
+                await env.close()  # as whoever plays it does
+            assert "calm" in await does(other, "goto", url="/calm")
+        await is_fine(pool)
+
+
+async def test_a_world_that_answers_too_much_is_not_shown(pool: BrowserPool) -> None:
+    huge = WebResponse(headers=HTML, body=bytes(MAX_BODY_BYTES + 1))
+
+    def answered(request: WebRequest) -> WebResponse | None:
+        return huge if request.url == f"{ORIGIN}/huge" else None
+
+    async with on(pool, CALM, on_answer=answered) as (env, _):
+        after = await does(env, "goto", url="/huge")
+        assert f"over the limit of {MAX_BODY_BYTES}" in after
+        assert f"url: {ORIGIN}/" in after
 
 
 # -- a browser that dies ---------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from agentrl_envs.gui.tasks.catalogue import TEMPLATES
 from agentrl_envs.gui.world import Ran
 from agentrl_envs.web.observation.node import Node
 from tests.desktops import BACKENDS
+from tests.watchdog import watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -358,6 +359,7 @@ async def test_memory_beyond_its_bound_is_taken_from_the_program_that_asks(
     await small.close()
 
 
+@watched
 async def test_files_that_wait_or_never_end_hold_nobody_up(terminal: GuiEnv) -> None:
     desktop = desktop_of(terminal)
     made = "mkfifo p; ln -s /dev/zero z; ln -s /etc/passwd l; head -c 5000000 /dev/zero > big; "

@@ -34,6 +34,7 @@ def test_what_isolates_contains_nearly_everything() -> None:
     gaps = {(b, a.name) for a in ATTACKS for b in a.gaps if b != "process"}
     names = (
         "memory-of-a-tree",
+        "memory-in-sockets",
         "kill-the-original-in-a-crowd",
         "kill-the-last-in-a-crowd",
         "kill-a-twin-in-a-crowd",

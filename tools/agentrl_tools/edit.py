@@ -1,10 +1,18 @@
-"""One exact replacement in a text: it happens at the only place it can, or not at all."""
+"""One exact replacement in a text: it happens at the only place it can, or not at all.
+
+The work is linear in the text and the piece, whatever they are.
+"""
+
+from collections.abc import Sequence
 
 from agentrl.errors import ToolError
 
 _PLACES_MAX = 1000
 _PLACES_SHOWN = 10
+_SEARCHED_CHARACTERS = 2**24
+"""Of a piece that is searched for again and again: each search reads all of it."""
 _HINT_CHARACTERS_MAX = 2**20
+_BLOCK_CHARACTERS = 2**12
 
 
 def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
@@ -21,9 +29,9 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
     if not found:
         raise ToolError(f"old_text is not in {path!r}. {_hint(text, old)}")
     if len(found) > 1:
-        shown = ", ".join(str(_line(text, at)) for at in found[:_PLACES_SHOWN])
+        shown = ", ".join(str(line) for line in _lines(text, found[:_PLACES_SHOWN]))
         more = ", ..." if len(found) > _PLACES_SHOWN else ""
-        count = f"{len(found)} times" if len(found) < _PLACES_MAX else "very often"
+        count = f"{len(found)} times" if len(found) < _places_max(old) else "very often"
         raise ToolError(
             f"old_text is in {path!r} {count}, beginning on lines {shown}{more}; add the lines "
             "around the one you mean"
@@ -33,34 +41,61 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
 
 
 def places(text: str, part: str) -> list[int]:
-    """Return where `part` begins in `text`, overlaps included; not more than 1000 places."""
+    """Return where `part` begins in `text`, overlaps included.
+
+    Not more than 1000 places, and fewer of a long part, but always two where there are two.
+    """
     found: list[int] = []
     at = text.find(part)
-    while at >= 0 and len(found) < _PLACES_MAX:
+    while at >= 0 and len(found) < _places_max(part):
         found.append(at)
         at = text.find(part, at + 1)
     return found
+
+
+def _places_max(part: str) -> int:
+    return max(2, min(_PLACES_MAX, _SEARCHED_CHARACTERS // len(part)))
 
 
 def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
+def _lines(text: str, places: Sequence[int]) -> list[int]:
+    """Return the lines of ascending places; the text is read once."""
+    lines: list[int] = []
+    line, start = 1, 0
+    for place in places:
+        line += text.count("\n", start, place)
+        start = place
+        lines.append(line)
+    return lines
+
+
 def _hint(text: str, old: str) -> str:
     if "\r\n" in text and "\r\n" not in old and old in text.replace("\r\n", "\n"):
         return "The lines of the file end in \\r\\n, and those of old_text in \\n."
-    words = old.split() if len(text) <= _HINT_CHARACTERS_MAX else []
-    if words and (line := _line_without_spaces(text, words)):
+    piece = _without_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
+    if piece and (line := _line_without_spaces(text, piece)):
         return f"With other white space it is, beginning on line {line}; copy it exactly."
     first = next((line for line in old.split("\n") if line.strip()), "")
-    if first and (found := places(text, first)):
-        return f"Its first line is, on line {_line(text, found[0])}, and what follows differs."
+    if first and (at := text.find(first)) >= 0:
+        return f"Its first line is, on line {_line(text, at)}, and what follows differs."
     return "Read the file again and copy the text exactly, without line numbers."
 
 
-def _line_without_spaces(text: str, words: list[str]) -> int | None:
-    """Return the line where `words` follow each other with any white space between and within."""
-    wanted = "".join(words)
-    kept = [at for at, character in enumerate(text) if not character.isspace()]
-    at = "".join(text[place] for place in kept).find(wanted)
-    return None if at < 0 else _line(text, kept[at])
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def _line_without_spaces(text: str, piece: str) -> int | None:
+    """Return the line where `piece` begins when no white space of the text is counted."""
+    left = _without_spaces(text).find(piece)
+    if left < 0:
+        return None
+    start = 0
+    while left >= (count := len(_without_spaces(text[start : start + _BLOCK_CHARACTERS]))):
+        left -= count
+        start += _BLOCK_CHARACTERS
+    visible = (at for at in range(start, len(text)) if not text[at].isspace())
+    return _line(text, next(at for at in visible if (left := left - 1) < 0))

@@ -4,7 +4,7 @@ from agentrl.errors import ToolError
 from agentrl.sandbox import FileEntry, Sandbox, sandbox_settings
 from agentrl.tool import tool
 from agentrl_tools.edit import edited
-from agentrl_tools.line_numbers import lines_of, numbered
+from agentrl_tools.line_numbers import count_lines, numbered
 from agentrl_tools.session_tool import SessionTool, checked_text
 from agentrl_tools.shell_state import STATE_FILE
 
@@ -26,7 +26,7 @@ class ReadFile(SessionTool):
             last_line: The last line to read; the end of the file without it.
         """
         text = await _read(await self.session(), path)
-        count = len(lines_of(text))
+        count = count_lines(text)
         if not 1 <= first_line <= max(1, count):
             raise ToolError(f"first_line={first_line}, and {path!r} has lines 1 to {count}")
         if last_line is not None and last_line < first_line:

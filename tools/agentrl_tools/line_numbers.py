@@ -1,47 +1,53 @@
-"""Text as a model reads and points at it: by lines, counted from 1."""
+"""Text as a model reads and points at it: by lines, counted from 1.
 
-from collections.abc import Sequence
+The work is linear in the text with a small constant, and what is built is bounded by what is shown:
+a text of nothing but line feeds has as many lines as characters.
+"""
 
 LINE_CHARACTERS_MAX = 2000
+_BLOCK_CHARACTERS = 2**16
 
 
-def lines_of(text: str) -> list[str]:
-    """Return the lines of a text without their ends; only a line feed ends a line."""
-    lines = text.split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+def count_lines(text: str) -> int:
+    """Return the number of lines; only a line feed ends a line, and the last may lack its end."""
+    return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
 def numbered(text: str, first: int, last: int | None, *, characters_max: int) -> str:
     """Return lines `first` to `last` with their numbers, and a note of what was left out.
 
-    At least one line is shown, however long `characters_max` is; a line over
+    At least one line is shown, however small `characters_max` is; a line over
     `LINE_CHARACTERS_MAX` is cut.
     """
-    lines = lines_of(text)
-    chosen = [
-        f"{number:>6}\t{_cut(line)}"
-        for number, line in enumerate(lines[first - 1 : last], start=first)
-    ]
-    shown = chosen[: max(1, _fitting(chosen, characters_max))]
-    if len(shown) < len(chosen):
-        next_line = first + len(shown)
-        shown.append(f"(cut at line {next_line - 1} of {len(lines)}; go on with {next_line})")
+    line_count = count_lines(text)
+    last = line_count if last is None else min(last, line_count)
+    start, room = _start_of_line(text, first), characters_max
+    shown: list[str] = []
+    for number in range(first, last + 1):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        line = f"{number:>6}\t{_cut_line(text, start, end)}"
+        room -= len(line) + 1
+        if room < 0 and shown:
+            shown.append(f"(cut at line {number - 1} of {line_count}; go on with {number})")
+            break
+        shown.append(line)
+        start = end + 1
     return "\n".join(shown)
 
 
-def _cut(line: str) -> str:
-    if len(line) <= LINE_CHARACTERS_MAX:
-        return line
-    return f"{line[:LINE_CHARACTERS_MAX]}... ({len(line) - LINE_CHARACTERS_MAX} more characters)"
+def _start_of_line(text: str, number: int) -> int:
+    """Find the beginning of a line: whole blocks are counted, one is searched."""
+    left, start = number - 1, 0
+    while left > (count := text.count("\n", start, start + _BLOCK_CHARACTERS)):
+        left -= count
+        start += _BLOCK_CHARACTERS
+    for _ in range(left):
+        start = text.index("\n", start) + 1
+    return start
 
 
-def _fitting(lines: Sequence[str], characters_max: int) -> int:
-    """Return how many of the lines have at most `characters_max` characters together."""
-    room = characters_max
-    count = 0
-    for line in lines:
-        room -= len(line) + 1
-        if room < 0:
-            break
-        count += 1
-    return count
+def _cut_line(text: str, start: int, end: int) -> str:
+    if (left_out := end - start - LINE_CHARACTERS_MAX) <= 0:
+        return text[start:end]
+    return f"{text[start : start + LINE_CHARACTERS_MAX]}... ({left_out} more characters)"

@@ -18,6 +18,8 @@ class SessionTool:
     at a fork.
     """
 
+    needs = ("agentrl_sandbox.needs:missing_sandbox",)
+
     _is_open = False
     _session: Sandbox | None = None
 

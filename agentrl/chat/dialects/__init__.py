@@ -1,7 +1,76 @@
-"""The dialects agentrl knows, by name."""
+"""Every dialect: agentrl's own, those of installed distributions, and what `module:NAME` names."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from agentrl.chat.dialect import Dialect
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.dialects.llama3 import LLAMA3
+from agentrl.errors import ConfigError
+from agentrl.registry import import_object
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
+"""Those of agentrl, by name."""
+ENTRY_POINTS = "agentrl.dialects"
+"""Where a distribution names its own."""
+OWN_DIALECT = (
+    "write a dialect of your own and name it as policy.dialect: module:NAME (docs/chat.md)"
+)
+
+
+@cache
+def installed_dialects() -> Mapping[str, Dialect]:
+    """Return every dialect by name: agentrl's first, then those of installed distributions.
+
+    Raises `ConfigError` for one that cannot be imported, is no dialect or takes another's name.
+    """
+    found = dict(DIALECTS)
+    for point in entry_points(group=ENTRY_POINTS):
+        dialect = _loaded(point)
+        if dialect.name in found:
+            raise ConfigError(
+                f"{point.value} is a dialect called {dialect.name!r}, and there is one of this "
+                "name already; rename it, or uninstall its distribution"
+            )
+        found[dialect.name] = dialect
+    return found
+
+
+def find_dialect(name: str, *, key: str = "policy.dialect") -> Dialect:
+    """Return the dialect with this name, or the one that `module:NAME` names.
+
+    Raises `ConfigError`, with the config key that says so, for a name nobody has.
+    """
+    if name in DIALECTS:
+        return DIALECTS[name]
+    if ":" in name:
+        return _checked(import_object(name), named=f"{key} is {name!r}, which")
+    known = installed_dialects()
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, n=1)
+    others = f"there are {', '.join(known)}, or {OWN_DIALECT}"
+    meant = f"did you mean {near[0]!r}?" if near else others
+    raise ConfigError(f"{key} is {name!r}, which is no dialect; {meant}")
+
+
+def _loaded(point: EntryPoint) -> Dialect:
+    try:
+        return _checked(point.load(), named=f"the entry point {point.name!r} ({point.value})")
+    except (ImportError, AttributeError) as error:
+        owner = point.dist.name if point.dist else point.value
+        raise ConfigError(
+            f"the dialect {point.name!r} of {owner} ({point.value}) cannot be imported: {error}; "
+            "fix or uninstall it"
+        ) from error
+
+
+def _checked(found: Any, *, named: str) -> Dialect:
+    if not isinstance(found, Dialect):
+        raise ConfigError(
+            f"{named} is a {type(found).__name__}; name an agentrl.chat.dialect.Dialect"
+        )
+    return found

@@ -1,8 +1,16 @@
 """Hermes and Qwen: every call is a JSON object between `<tool_call>` and `</tool_call>`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from agentrl.chat.call_json import read_call, write_call
+from agentrl.chat.call_json import (
+    CALLS_MAX,
+    TOO_MANY,
+    begin_call,
+    read_call,
+    skip_space,
+    write_call,
+)
 from agentrl.chat.dialect import Dialect
 from agentrl.chat.thinking import find_spoken
 from agentrl.env import Action
@@ -20,14 +28,18 @@ def parse(text: str, start: int) -> Action:
     malformed: list[str] = []
     read_to = 0
     while (begin := find_spoken(text, OPEN, max(start, read_to))) >= 0:
-        before, (found, read_to) = text[read_to:begin], _read(text, begin, number=len(calls))
-        said.append(before.removesuffix("\n"))
+        said.append(text[read_to:begin].removesuffix("\n"))
+        if len(calls) + len(malformed) == CALLS_MAX:
+            malformed.append(TOO_MANY)
+            break
+        found, read_to = _read(text, begin, number=len(calls))
         if isinstance(found, ToolCall):
             calls.append(found)
         else:
             malformed.append(f"Malformed tool call: {found}. {WANTED}")
-    rest = text[read_to:]
-    said.append(rest.removeprefix("\n") if read_to else rest)
+    else:
+        rest = text[read_to:]
+        said.append(rest.removeprefix("\n") if read_to else rest)
     return Action("\n".join(part for part in said if part), tuple(calls), tuple(malformed))
 
 
@@ -37,13 +49,18 @@ def write(text: str, calls: Sequence[ToolCall]) -> str:
     return "\n".join([text, *blocks] if text else blocks)
 
 
+def begin(tool: str) -> str:
+    """Return how a turn begins that calls this tool, or with no name any."""
+    return f"{OPEN}\n{begin_call(tool, arguments_key='arguments')}"
+
+
 def _read(text: str, begin: int, *, number: int) -> tuple[ToolCall | str, int]:
     """Return the call that opens at `begin`, or what is wrong with it, and where it ends."""
     body = begin + len(OPEN)
     read = read_call(text, body, arguments_key="arguments", call_id=f"call_{number}")
     if read.end is not None:
         # The JSON decides where the call ends: a text in it may hold the closing tag.
-        closed = _skip_space(text, read.end)
+        closed = skip_space(text, read.end)
         if text.startswith(CLOSE, closed):
             return read.call or read.error, closed + len(CLOSE)
     close, reopened = text.find(CLOSE, body), text.find(OPEN, body)
@@ -53,16 +70,12 @@ def _read(text: str, begin: int, *, number: int) -> tuple[ToolCall | str, int]:
     return read.error or f"there is more than one JSON object before {CLOSE}", close + len(CLOSE)
 
 
-def _skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
-
-
 HERMES = Dialect(
     name="hermes",
     parse=parse,
     write=write,
+    begin=begin,
+    folder=Path(__file__).parent,
     special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     image_tokens=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     end_of_turn="<|im_end|>",

@@ -2,25 +2,36 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from agentrl.chat.call_json import read_call, write_call
+from agentrl.chat.call_json import (
+    CALL_LIMITS,
+    CALLS_MAX,
+    TOO_MANY,
+    begin_call,
+    read_call,
+    skip_space,
+    write_call,
+)
 from agentrl.chat.dialect import Dialect
 from agentrl.chat.thinking import CLOSE as THOUGHT
 from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import find_spoken
 from agentrl.env import Action
+from agentrl.json_limits import JsonLimitError, parse_json
 from agentrl.message import ToolCall
 
 TAG = "<|python_tag|>"
 WANTED = 'Write {"name": "...", "parameters": {...}} and nothing after it'
 _ATTEMPT = re.compile(r'\{\s*"(name|parameters|type)"')
 """How a turn without the tag begins when it is a call, and not an answer that is JSON."""
+_ARGUMENTS = {"parameters", "arguments"}
 
 
 def parse(text: str, start: int) -> Action:
     """Read a turn: text or calls or text, the tag and calls; `;` stands between calls."""
     begin = _after_thinking(text, start)
-    if _ATTEMPT.match(text, begin):
+    if _ATTEMPT.match(text, begin) and not _is_answer(text, begin):
         return _read(text, said=text[:begin].rstrip(), at=begin)
     if (tag := find_spoken(text, TAG, start)) >= 0:
         return _read(text, said=text[:tag], at=tag + len(TAG))
@@ -33,33 +44,44 @@ def write(text: str, calls: Sequence[ToolCall]) -> str:
     return f"{text}{TAG}{written}" if text and calls else text + written
 
 
+def begin(tool: str) -> str:
+    """Return how a turn begins that calls this tool, or with no name any."""
+    return begin_call(tool, arguments_key="parameters")
+
+
 def _read(text: str, *, said: str, at: int) -> Action:
+    """Read calls up to the end of the text, or up to the first thing that is none."""
     calls: list[ToolCall] = []
     malformed: list[str] = []
     while True:
         read = read_call(text, at, arguments_key="parameters", call_id=f"call_{len(calls)}")
-        if read.call is not None:
-            calls.append(read.call)
-        else:
+        if read.call is None:
             malformed.append(f"Malformed tool call: {read.error}. {WANTED}")
-        if read.end is None:
+        else:
+            calls.append(read.call)
+        if read.end is None or (at := skip_space(text, read.end)) == len(text):
             break
-        at = read.end
-        rest = text[at:].lstrip()
-        if not rest:
+        if len(calls) + len(malformed) == CALLS_MAX or text[at] not in ";{":
+            wrong = f"Malformed tool call: there is text after it. {WANTED}"
+            malformed.append(TOO_MANY if text[at] in ";{" else wrong)
             break
-        if not rest.startswith((";", "{")):
-            malformed.append(f"Malformed tool call: there is text after it. {WANTED}")
-            break
-        at = len(text) - len(rest.removeprefix(";"))
+        at += text[at] == ";"
     return Action(said, tuple(calls), tuple(malformed))
+
+
+def _is_answer(text: str, at: int) -> bool:
+    """Return whether a JSON object is no call: it has other fields than those of one."""
+    try:
+        value, _ = parse_json(text, at, CALL_LIMITS)
+    except JsonLimitError:
+        return False
+    return not value.keys() & _ARGUMENTS and not value.keys() <= {"type", "name"}
 
 
 def _after_thinking(text: str, at: int) -> int:
     """Return where the first word after leading white space and thinking blocks is."""
     while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
+        at = skip_space(text, at)
         closed = text.find(THOUGHT, at) if text.startswith(THINK, at) else -1
         if closed < 0:
             return at
@@ -70,6 +92,8 @@ LLAMA3 = Dialect(
     name="llama3",
     parse=parse,
     write=write,
+    begin=begin,
+    folder=Path(__file__).parent,
     special_tokens=(
         "<|finetune_right_pad_id|>",
         "<|begin_of_text|>",

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from agentrl.config.learning.advantage import GaeAdvantage
+from agentrl.config.curation import DarsAllocation
+from agentrl.config.learning.advantage import (
+    BranchGrpoAdvantage,
+    GaeAdvantage,
+    GigpoAdvantage,
+    McGrpoAdvantage,
+)
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
 from agentrl.config.learning.proximal import (
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
 def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     """Yield what the methods of a config cannot do together."""
+    yield from _alone(config)
     yield from _horizon(config)
     yield from _kl(config)
     yield from _bounds(config)
@@ -28,6 +35,27 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _replay(config)
     yield from _length(config)
     yield from _devices(config)
+
+
+def _alone(config: "RunConfig") -> Iterator[str]:
+    """A group of one has nobody to be compared with."""
+    advantage, allocation = config.learn.advantage, config.curation.allocation
+    if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
+        return
+    compares = isinstance(advantage, McGrpoAdvantage | BranchGrpoAdvantage)
+    raw = getattr(advantage, "singleton", None)
+    # GiGPO also compares turns with each other, those of one trajectory too.
+    if isinstance(advantage, GigpoAdvantage) and advantage.omega:
+        return
+    if not compares and raw != "zero":
+        return
+    way_out = "" if compares else ", learn.advantage.singleton: raw"
+    yield (
+        f"rollout.group_size is 1 and learn.advantage.name is {advantage.name}, which compares the "
+        "trajectories of a group: every advantage would be 0, and nothing would train. Raise "
+        f"rollout.group_size, to 8 for example{way_out}, or choose a method without groups "
+        "(learn.advantage.name: reinforce_pp)"
+    )
 
 
 def _horizon(config: "RunConfig") -> Iterator[str]:

@@ -14,7 +14,7 @@ import sys
 import torch
 
 from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote.frames import Closed, Frame, read_frame, write_frame
+from agentrl.engine.remote.frames import Closed, Frame, read_greeting, write_frame
 from agentrl.engine.remote.process import CONFIG_ERROR, CONFIG_MARK
 from agentrl.engine.remote.server import EngineServer
 from agentrl.errors import ConfigError
@@ -28,7 +28,7 @@ async def serve(descriptor: int, recipe: EngineRecipe, host: str) -> None:
         async with recipe.open() as engine, EngineServer(engine) as server:
             await server.serve(reader, writer)
         return
-    key = bytes.fromhex((await read_frame(reader, max_body_bytes=0)).head["key"])
+    key = bytes.fromhex((await read_greeting(reader)).head["key"])
     async with recipe.open() as engine, EngineServer(engine, key=key) as server:
         write_frame(writer, Frame({"port": await server.listen(host, 0)}))
         while await reader.read(1):

@@ -24,6 +24,7 @@ from agentrl.engine.remote.frames import (
     Frame,
     proof,
     read_frame,
+    read_greeting,
     write_frame,
 )
 from agentrl.engine.remote.wire import (
@@ -125,14 +126,14 @@ class RemoteEngine(Closing):
         """
         try:
             async with asyncio.timeout(start_s):
-                hello = await read_frame(reader, max_body_bytes=0)
+                hello = await read_greeting(reader)
                 if hello.head.get("hello") != PROTOCOL:
                     raise ConfigError(
                         f"{name} speaks protocol {hello.head.get('hello')!r}, and this agentrl "
                         f"{PROTOCOL}; use the same version on both sides"
                     )
                 write_frame(writer, Frame({"proof": proof(key, hello.head["nonce"])}))
-                ready = await read_frame(reader, max_body_bytes=0)
+                ready = await read_greeting(reader)
         except TimeoutError as error:
             writer.close()
             raise EngineError(f"{name} was not ready in {start_s:g} s") from error

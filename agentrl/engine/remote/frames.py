@@ -12,11 +12,16 @@ import json
 import secrets
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+from agentrl.json_limits import JsonLimits, read_json
 
 PROTOCOL = 4
 """Both sides speak the same one, or not at all."""
-MAX_HEAD_BYTES = 2**26
+HEAD_LIMITS = JsonLimits()
+"""Of what a client and a server say that know each other. Numbers by the thousand are in bodies."""
+GREETING_LIMITS = JsonLimits(text_bytes=2**12, depth=4, values=64)
+"""Of what is said before the key is proved."""
 _LENGTHS = struct.Struct("<IQ")
 
 
@@ -44,16 +49,29 @@ def write_frame(writer: asyncio.StreamWriter, frame: Frame) -> None:
         writer.write(frame.body)
 
 
-async def read_frame(reader: asyncio.StreamReader, *, max_body_bytes: int | None = None) -> Frame:
+async def read_greeting(reader: asyncio.StreamReader) -> Frame:
+    """Return a frame of somebody who has proved nothing yet: short, and without a body.
+
+    Raises `Closed` as `read_frame` does.
+    """
+    return await read_frame(reader, limits=GREETING_LIMITS, max_body_bytes=0)
+
+
+async def read_frame(
+    reader: asyncio.StreamReader,
+    *,
+    limits: JsonLimits = HEAD_LIMITS,
+    max_body_bytes: int | None = None,
+) -> Frame:
     """Return the next frame. Raises `Closed` at the end of the stream and for what is no frame."""
     try:
         head, body = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
-        if head > MAX_HEAD_BYTES or (max_body_bytes is not None and body > max_body_bytes):
+        if head > limits.text_bytes or (max_body_bytes is not None and body > max_body_bytes):
             raise Closed(f"a frame of {head} and {body} bytes is beyond all bounds")
-        said = json.loads(await reader.readexactly(head))
+        said = read_json(await reader.readexactly(head), limits)
         if not isinstance(said, dict):
             raise Closed(f"a frame must hold an object, got {said!r:.80}")
-        return Frame(said, await reader.readexactly(body))  # pyright: ignore[reportUnknownArgumentType]
+        return Frame(cast("dict[str, Any]", said), await reader.readexactly(body))
     except (asyncio.IncompleteReadError, OSError, ValueError) as error:
         raise Closed(f"the connection ended ({type(error).__name__})") from error
 

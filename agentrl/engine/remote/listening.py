@@ -8,7 +8,7 @@ import tempfile
 from typing import IO
 
 from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote.frames import Closed, Frame, read_frame, write_frame
+from agentrl.engine.remote.frames import Closed, Frame, read_greeting, write_frame
 from agentrl.engine.remote.process import STOP_S, spawn, stop, tail, why_not
 
 
@@ -51,7 +51,7 @@ class ListeningProcess:
                 failed.callback(writer.close)
                 write_frame(writer, Frame({"key": key.hex()}))
                 async with asyncio.timeout(start_s):
-                    port = (await read_frame(reader, max_body_bytes=0)).head["port"]
+                    port = (await read_greeting(reader)).head["port"]
             except TimeoutError as error:
                 why = f"the engine in process {process.pid} was not ready in {start_s:g} s"
                 raise await why_not(process, log, why) from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import agentrl
+from agentrl.engine.placement import VARIABLE
 from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.replaced import ReplacedEngine
@@ -151,7 +152,7 @@ async def spawn(
     try:
         return await asyncio.create_subprocess_exec(
             *command,
-            env=_environment(),
+            env=_environment(recipe.cuda_devices),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -164,10 +165,11 @@ async def spawn(
         ) from error
 
 
-def _environment() -> dict[str, str]:
-    """Return ours, in which any interpreter finds this very agentrl."""
+def _environment(cuda_devices: str | None) -> dict[str, str]:
+    """Return ours, in which any interpreter finds this very agentrl, and sees its devices only."""
     roots = [str(Path(agentrl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+    devices = {} if cuda_devices is None else {VARIABLE: cuda_devices}
+    return {**os.environ, **devices, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
 
 
 async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:

@@ -27,6 +27,7 @@ from agentrl.engine.remote.frames import (
     is_proof,
     new_nonce,
     read_frame,
+    read_greeting,
     write_frame,
 )
 from agentrl.engine.remote.receiving import Received, Receiver
@@ -47,6 +48,8 @@ from agentrl.thread import in_thread
 
 HELLO_S = 30.0
 SILENCE_S = 60.0
+ERROR_CHARACTERS = 4_000
+"""Of what went wrong; an answer's head has limits."""
 
 
 class EngineServer(Closing):
@@ -178,7 +181,7 @@ class _Connection:
             if call == "cancel":
                 if (task := self._calls.get(number)) is not None:
                     task.cancel()
-            elif call in self._do:
+            elif isinstance(call, str) and call in self._do:
                 task = asyncio.create_task(self._answer(number, self._do[call], frame))
                 self._calls[number] = task
             else:
@@ -210,17 +213,21 @@ class _Connection:
     async def _greet(self) -> None:
         nonce = new_nonce()
         write_frame(self._writer, Frame({"hello": PROTOCOL, "nonce": nonce}))
-        said = await self._read(HELLO_S, max_body_bytes=0)
+        said = await self._read(HELLO_S, read_greeting)
         if not is_proof(said.head.get("proof"), self._server.key, nonce):
             write_frame(self._writer, Frame({"refused": "the key is another one"}))
             raise Closed("a client without the key")
         scores = isinstance(self._engine, ScoringEngine)
         write_frame(self._writer, Frame({"scores": scores, **self._state()}))
 
-    async def _read(self, within_s: float, *, max_body_bytes: int | None = None) -> Frame:
+    async def _read(
+        self,
+        within_s: float,
+        read: Callable[[asyncio.StreamReader], Awaitable[Frame]] = read_frame,
+    ) -> Frame:
         try:
             async with asyncio.timeout(within_s):
-                return await read_frame(self._reader, max_body_bytes=max_body_bytes)
+                return await read(self._reader)
         except TimeoutError as error:
             raise Closed(f"nothing was said in {within_s:g} s") from error
 
@@ -370,4 +377,5 @@ def _kind(error: Exception) -> str:
 
 def _text(error: Exception) -> str:
     known = isinstance(error, ConfigError | EngineError | ValueError)
-    return str(error) if known else f"{type(error).__name__}: {error}"
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    return text[:ERROR_CHARACTERS]

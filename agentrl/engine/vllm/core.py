@@ -14,6 +14,7 @@ from agentrl.engine.sampling import Pick
 from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.vllm import adapters, scores
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
+from agentrl.engine.vllm_release import check_release
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError
 from agentrl.sync.adapters import Adapter, adapted_in
@@ -22,6 +23,9 @@ from agentrl.vision.processor import ImageProcessor, load_processor
 # Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
 # between two steps is ours to decide.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+# `Draws` and `scores` are written for vLLM's first model runner. The second one, its default on
+# GPUs, refuses `Draws` from 0.31 on and cannot be asked for scores.
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 # Every load of weights is several lines otherwise; what goes wrong is raised.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -60,6 +64,7 @@ class Core:
 
         Raises `ConfigError` where vLLM is missing or refuses its arguments.
         """
+        check_release()
         try:
             from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]

@@ -69,10 +69,10 @@ class Draws(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
             [flight.request.top_logprobs for flight in flights],
             entropies=any(flight.request.entropies for flight in flights),
         )
-        for (row, name, _), pick in zip(found, picks, strict=True):
-            PICKS[name] = pick
-            logits[row].fill_(-torch.inf)
-            logits[row, pick.token] = 0.0
+        PICKS.update((name, pick) for (_, name, _), pick in zip(found, picks, strict=True))
+        chosen = torch.tensor([rows, [pick.token for pick in picks]], device=logits.device)
+        logits[chosen[0]] = -torch.inf
+        logits[chosen[0], chosen[1]] = 0.0
         return logits
 
     def _known(self, rows: int) -> list[tuple[int, str]]:

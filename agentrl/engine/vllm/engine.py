@@ -18,8 +18,9 @@ from agentrl.engine.stopping import Decode
 from agentrl.engine.vllm.core import AnyFlight, Core, Drawn, Scored
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import Weights
-from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
+from agentrl.errors import AgentrlError, ConfigError, EngineError, WeightsUnproven, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
+from agentrl.sync.proof import Proof, Provable, complaint
 from agentrl.thread import to_the_end
 from agentrl.vision.processor import ImageProcessor
 
@@ -56,6 +57,8 @@ class VllmEngine(Closing):
         self._turn = asyncio.Lock()
         self._open = True
         self._paused = False
+        self._preparing: set[str] = set()
+        """Requests whose images are being cut up."""
         self._broken: EngineError | None = None
 
     @property
@@ -74,6 +77,8 @@ class VllmEngine(Closing):
         Raises `ValueError` for a request that cannot be served, `EngineError` when the engine is
         closed or broken.
         """
+        if not await self._prepare(request):
+            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
         self._check_usable()
         check_request(
             request,
@@ -102,6 +107,8 @@ class VllmEngine(Closing):
         Whatever ends a request early ends it with empty log-probs. Raises as `generate` does, and
         `ConfigError` where vLLM's model runner is one that cannot be asked.
         """
+        if not await self._prepare(request):
+            return Scores(logprobs=(), version=self._version)
         self._check_usable()
         if not self._core.scores:
             raise ConfigError(
@@ -126,6 +133,7 @@ class VllmEngine(Closing):
 
     async def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        self._preparing.discard(request_id)
         if (name := self._names.get(request_id)) is not None:
             self._end(name, "aborted")
 
@@ -143,7 +151,8 @@ class VllmEngine(Closing):
         """Take new weights (a state dict with Hugging Face names, or a folder of safetensors).
 
         Requests in flight go on: what they have is computed again under the new weights, and their
-        next tokens carry the new version. Weights that vLLM refuses break the engine. A cancelled
+        next tokens carry the new version. Weights that vLLM refuses break the engine, and so do
+        weights with a proof (`Provable`) that it does not reproduce: `WeightsUnproven`. A cancelled
         load goes on to its end: half of it would be no version.
         """
         self._check_usable()
@@ -154,10 +163,26 @@ class VllmEngine(Closing):
         try:
             with blame(EngineError, "vLLM's new weights"):
                 await self._in_thread(lambda: self._core.load(weights))
+                self._version = version
+                if isinstance(weights, Provable):
+                    await self._check_weights(weights.proof)
         except AgentrlError as error:
             self._break(error)
             raise
-        self._version = version
+
+    async def _check_weights(self, proof: Proof) -> None:
+        """Score the tokens of a proof, also while paused; `WeightsUnproven` where they differ."""
+        request = proof.request(f"weight check {self._version}")
+        flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
+        self._add(flight)
+        while not flight.reply.done():
+            await self._step_alone()
+        reason = complaint(proof, flight.reply.result(), version=self._version)
+        if reason is not None:
+            raise WeightsUnproven(
+                f"vLLM was given version {self._version} of the weights and computes something "
+                f"else: {reason}"
+            )
 
     async def close(self) -> None:
         """End every request as aborted and release the model. Idempotent."""
@@ -202,18 +227,22 @@ class VllmEngine(Closing):
 
     async def _step(self) -> None:
         async with self._turn:
-            gone, self._gone = self._gone, []
-            fresh, self._fresh = [n for n in self._fresh if n in self._flights], []
-            flights = [(name, self._flights[name]) for name in fresh]
+            await self._step_alone()
 
-            def step() -> list[Drawn | Scored]:
-                self._core.drop(gone)
-                for name, flight in flights:
-                    self._core.add(name, flight)
-                return self._core.step(self._version)
+    async def _step_alone(self) -> None:
+        """Compute once; the caller holds the turn."""
+        gone, self._gone = self._gone, []
+        fresh, self._fresh = [n for n in self._fresh if n in self._flights], []
+        flights = [(name, self._flights[name]) for name in fresh]
 
-            for found in await self._in_thread(step):
-                self._take(found)
+        def step() -> list[Drawn | Scored]:
+            self._core.drop(gone)
+            for name, flight in flights:
+                self._core.add(name, flight)
+            return self._core.step(self._version)
+
+        for found in await self._in_thread(step):
+            self._take(found)
 
     def _take(self, drawn: Drawn | Scored) -> None:
         if (flight := self._flights.get(drawn.name)) is None:
@@ -240,6 +269,7 @@ class VllmEngine(Closing):
         flight.end(finish)
 
     def _end_all(self) -> None:
+        self._preparing.clear()
         for name in list(self._flights):
             self._end(name, "aborted")
 
@@ -266,6 +296,17 @@ class VllmEngine(Closing):
             raise self._broken
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
+
+    async def _prepare(self, request: GenerateRequest | ScoreRequest) -> bool:
+        """Cut up the images of a request; return False for one that was ended meanwhile."""
+        if self._core.images is None or not request.images:
+            return True
+        self._preparing.add(request.id)
+        try:
+            await self._core.images.prepare(request.images)
+            return request.id in self._preparing
+        finally:
+            self._preparing.discard(request.id)
 
     def _check_shown(self, request: GenerateRequest | ScoreRequest) -> None:
         """Raise `ValueError` for images that are not where they are said to be, `EnvError` for

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.env import Action, ToolSchema
+from agentrl.json_limits import JsonLimitError, check_json, read_json
 from agentrl.message import Content, Image, Message, ToolCall
 from agentrl.trajectory import Source
 
@@ -51,25 +53,42 @@ class EndpointChat:
         return (*closing, Lines("tool", said)) if said else closing
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read the endpoint's message. A call whose arguments are no object is malformed."""
+        """Read the endpoint's message. A call that cannot be read is malformed."""
         said = json.loads(bytes(token_ids) or b"{}")
         calls: list[ToolCall] = []
         malformed: list[str] = []
-        for number, call in enumerate(said.get("tool_calls") or ()):
-            arguments = arguments_of(call)
-            name = call["function"]["name"]
-            if arguments is None:
-                malformed.append(
-                    f"Malformed tool call: the arguments of {name} are no JSON object: "
-                    f"{call['function']['arguments']!r:.200}"
-                )
+        given = said.get("tool_calls") or ()
+        for number, call in enumerate(given[:CALLS_MAX]):
+            name, arguments = call["function"]["name"], call["function"].get("arguments")
+            try:
+                value = {"name": name, "arguments": read_arguments(arguments)}
+            except JsonLimitError as error:
+                made, wrong = None, str(error)
             else:
-                calls.append(ToolCall(call.get("id") or f"call_{number}", name, arguments))
+                id = call.get("id") or f"call_{number}"
+                made, wrong = call_of(value, arguments_key="arguments", call_id=id)
+            if made is not None:
+                calls.append(made)
+            else:
+                malformed.append(
+                    f"Malformed tool call: the arguments of {name:.200} are no JSON object: "
+                    f"{wrong}: {arguments!r:.200}"
+                )
+        if len(given) > CALLS_MAX:
+            malformed.append(TOO_MANY)
         return Action(said.get("content") or "", tuple(calls), tuple(malformed))
 
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return what an endpoint said as the line that `EndpointChat.parse` reads."""
+    """Return what an endpoint said as the line that `EndpointChat.parse` reads.
+
+    Raises `KeyError`, `TypeError` or `AttributeError` for what is no message of the protocol.
+    """
+    if not isinstance(message.get("content") or "", str):
+        raise TypeError("the content is no text")
+    for call in message.get("tool_calls") or ():
+        if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
+            raise TypeError("a call's name or id is no text")
     kept = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
     return _bytes([_Line({"role": "assistant", **kept})])
 
@@ -107,13 +126,16 @@ def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[T
     return [*messages, *_unanswered(open_calls)], tools
 
 
-def arguments_of(call: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of a call, or None for what is no JSON object."""
-    try:
-        found = json.loads(call["function"].get("arguments") or "{}")
-    except (TypeError, ValueError):
-        return None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+def read_arguments(arguments: Any) -> Any:
+    """Return what a model wrote as the arguments of a call; `JsonLimitError` for what is no JSON.
+
+    They are JSON as a text, and from some servers a value.
+    """
+    if isinstance(arguments, str):
+        return read_json(arguments or "{}", CALL_LIMITS)
+    value = {} if arguments is None else arguments
+    check_json(value, CALL_LIMITS)
+    return value
 
 
 class _Line(dict[str, Any]):
@@ -157,8 +179,12 @@ def _data_url(image: Image) -> str:
 
 def _sendable(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call as endpoints take it back: with an id, and with arguments they can read."""
-    arguments, function = arguments_of(call), call["function"]
-    if arguments is None:
+    function = call["function"]
+    try:
+        arguments = read_arguments(function.get("arguments"))
+    except JsonLimitError:
+        arguments = None
+    if not isinstance(arguments, dict):
         arguments = {"malformed": function["arguments"]}
     return {
         "id": call.get("id") or f"call_{number}",

@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+import torch
 
 from agentrl import wiring
 from agentrl.config.run import RunConfig
+from agentrl.engine.opening import placement_of
 from agentrl.errors import ConfigError
 from agentrl.launch import Launch
 from agentrl.learn.sharded.lead import LeadingTrainer
@@ -16,6 +17,7 @@ from agentrl.learn.sharded.mesh import MeshRanks
 from agentrl.learn.sharded.processes import Processes
 from agentrl.learn.sharded.setup import Setup, device_of, join, plain_config
 from agentrl.learn.sharded.torchrun import Broadcast, announce, meeting_point
+from agentrl.sync.meeting import store_at
 
 if TYPE_CHECKING:
     from agentrl.first_policy import Policy
@@ -30,8 +32,14 @@ class Here:
         """Start them; `ConfigError` where there are too few devices."""
         config = setup.run
         device_of(config, setup.size - 1)
-        others = [setup.of(rank=rank, local_rank=rank) for rank in range(1, setup.size)]
-        return Processes(others, start_s=config.learn.devices.start_s)
+        placement = placement_of(config, torch.device(device_of(config, 0)))
+        devices = placement.ranks[1:] if placement else ()
+        others = [
+            # With a GPU of its own a process sees that one alone, as its first.
+            setup.of(rank=rank, local_rank=0 if devices else rank)
+            for rank in range(1, setup.size)
+        ]
+        return Processes(others, start_s=config.learn.devices.start_s, devices=devices)
 
 
 def leading_trainer(
@@ -51,7 +59,7 @@ def _on(ground: Ground, config: RunConfig, policy: "Policy") -> LeadingTrainer:
     size = config.learn.devices.count
     device = device_of(config, 0)
     host = ground.host
-    store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    store = store_at(host, deadline_s=config.learn.devices.start_s)
     setup = replace(_setup(config, policy, size=size), host=host, port=store.port)
     link = ground.start(setup)
     try:

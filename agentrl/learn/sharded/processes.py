@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import IO
 
 import agentrl
+from agentrl.engine.placement import VARIABLE
 from agentrl.errors import AgentrlError, ConfigError, LearnError
 from agentrl.learn.sharded.link import Command
 from agentrl.learn.sharded.setup import Setup, follower, leave
@@ -33,13 +34,18 @@ LOG_BYTES = 4_000
 class Processes:
     """A `Link` to processes of this machine. Each ends by itself as soon as its socket is gone."""
 
-    def __init__(self, setups: Sequence[Setup], *, start_s: float) -> None:
-        """Start the processes and wait until each has its model; raises what keeps one from it."""
+    def __init__(
+        self, setups: Sequence[Setup], *, start_s: float, devices: Sequence[str] = ()
+    ) -> None:
+        """Start the processes and wait until each has its model; raises what keeps one from it.
+
+        `devices` are the GPUs they get, one for each, which then sees no other.
+        """
         self._members: list[_Member] = []
         deadline = time.monotonic() + start_s
         try:
-            for setup in setups:
-                self._members.append(_Member(setup))
+            for number, setup in enumerate(setups):
+                self._members.append(_Member(setup, devices[number] if devices else None))
             for member in self._members:
                 member.wait_ready(max(0.0, deadline - time.monotonic()))
         except BaseException:
@@ -85,14 +91,14 @@ class Processes:
 
 
 class _Member:
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, device: str | None) -> None:
         ours, theirs = socket.socketpair()
         self.rank = setup.rank
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         with theirs:
             self.process = subprocess.Popen(
                 (sys.executable, "-m", __name__, str(theirs.fileno())),
-                env=_environment(),
+                env=_environment(device),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -161,10 +167,11 @@ def _listen(connection: Connection, commands: "SimpleQueue[Command]") -> None:
         os._exit(1)
 
 
-def _environment() -> dict[str, str]:
-    """Return ours, in which the same modules are found."""
+def _environment(device: str | None) -> dict[str, str]:
+    """Return ours, in which the same modules are found, and one GPU if one is named."""
     roots = [str(Path(agentrl.__file__).parents[1]), *filter(None, sys.path)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+    devices = {} if device is None else {VARIABLE: device}
+    return {**os.environ, **devices, "PYTHONPATH": os.pathsep.join(roots)}
 
 
 def _ending(code: int) -> str:

@@ -1,14 +1,16 @@
 """The other ranks as the other processes of `torchrun`, on one machine or many.
 
-The store that torchrun's processes meet at says that there is a command; the command itself is
-broadcast. Who waits for one asks the store again and again: steps may be hours apart. torchrun
-ends all processes when one of them fails.
+The store that torchrun's processes meet at says what they are to be: in JSON, for the store asks
+nobody for a key. It also says that there is a command; the command itself is broadcast. Who waits
+for one asks the store again and again: steps may be hours apart. torchrun ends all processes when
+one of them fails.
 """
 
 import contextlib
 import datetime
-import pickle
+import json
 import signal
+from dataclasses import asdict
 from typing import Any
 
 from torch.distributed import (
@@ -18,6 +20,8 @@ from torch.distributed import (
     rendezvous,  # pyright: ignore[reportPrivateImportUsage]
 )
 
+from agentrl.errors import LearnError
+from agentrl.json_limits import JsonLimitError, read_json
 from agentrl.launch import Launch
 from agentrl.learn.sharded.link import Command
 from agentrl.learn.sharded.mesh import MeshRanks
@@ -64,7 +68,7 @@ class Broadcast:
 
 def announce(store: Store, setup: Setup) -> None:
     """Tell the others what they are to be; each puts its own rank in."""
-    store.set(SETUP, pickle.dumps(setup).hex())
+    store.set(SETUP, json.dumps(asdict(setup)))
 
 
 def follow(launch: Launch) -> None:
@@ -73,7 +77,7 @@ def follow(launch: Launch) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     store = meeting_point()
-    trainer = follower(_setup(store, launch), lambda: None, store)
+    trainer = follower(awaited_setup(store, launch), lambda: None, store)
     ranks = trainer.ranks
     assert isinstance(ranks, MeshRanks)
     done = 0
@@ -84,8 +88,18 @@ def follow(launch: Launch) -> None:
     leave()
 
 
-def _setup(store: Store, launch: Launch) -> Setup:
-    setup: Setup = pickle.loads(bytes.fromhex(_awaited(store, SETUP).decode()))
+def awaited_setup(store: Store, launch: Launch) -> Setup:
+    """Return what this process is to be, once it is announced.
+
+    Raises `LearnError` where the store says something else.
+    """
+    try:
+        setup = Setup(**read_json(_awaited(store, SETUP)))
+    except (JsonLimitError, TypeError) as error:
+        raise LearnError(
+            f"the store of torchrun's processes says no setup under {SETUP!r} ({error}); another "
+            "program writes to it: give torchrun a --rdzv-endpoint of its own"
+        ) from error
     return setup.of(rank=launch.rank, local_rank=launch.local_rank)
 
 

@@ -233,7 +233,9 @@ class GatedTrees(Topology):
         if isinstance(topology, Balanced) and tree.grows.prior is not None:
             topology = replace(topology, prior=tree.grows.prior)
         growing = self._growing(topology, group.number, group.tree.task)
-        live = growing.restore(tree.events, lambda origin: _place(group, tree, growing, origin))
+        live = growing.restore(
+            tree.events, lambda origin: _place(group, tree, origin), copies=tree.copies
+        )
         known = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
         known.chains |= tree.alone
         paths = {start.path for start in live}
@@ -315,7 +317,7 @@ class GatedTrees(Topology):
         world = await self._rollouts.brought_back(seat)
         return await self._rollouts.episode(seat, self._sampling, world=world).run()
 
-    async def _brought_back(self, group: _Group, growing: Growing[Any], seat: Seat) -> World | None:
+    async def _brought_back(self, group: _Group, seat: Seat) -> World | None:
         """Return the world of a trajectory that goes on, None for one that begins.
 
         One whose world does not come back begins again, as the topology says.
@@ -325,7 +327,7 @@ class GatedTrees(Topology):
         if seat.stand is None or group.kept is None:
             return None
         decided = group.kept.is_decided(seated.start, seat.stand.turn)
-        seat.stands(_relivable(growing, seated.start, seat, decided=decided))
+        seat.stands(_relivable(seat, decided=decided))
         env = await self._rollouts.brought_back(seat)
         if env is not None:
             place = replace(place_of(seat.tree, seat.stand), decided=decided)
@@ -342,7 +344,7 @@ class GatedTrees(Topology):
         """Play a seat's start; `is_recorded` when its record has it as a branch already."""
         sample = seat.attempt.sample
         seated = group.seated[sample]
-        world = await self._brought_back(group, growing, seat)
+        world = await self._brought_back(group, seat)
         is_recorded = is_recorded or world is not None
         while not world and (world := await growing.world(seated.start, seat.watched)) is None:
             instead = growing.fork_failed(seated.start)
@@ -399,6 +401,7 @@ class GatedTrees(Topology):
             task=task,
             seed=self._seed(number, task),
             on_event=partial(self._happened, number),
+            on_copy=partial(self._tell, number),
             make_env=self._rollouts.make_env,
             limits=self._rollouts.limits,
             fork_s=self._rollouts.fork_s,
@@ -462,28 +465,22 @@ def _grows(topology: AnyTopology, target: int) -> Grows:
     return Grows(leaves=target, prior=prior)
 
 
-def _place(group: KeptGroup, tree: KeptTree, growing: Growing[Any], origin: Origin) -> Place | None:
+def _place(group: KeptGroup, tree: KeptTree, origin: Origin) -> Place | None:
     """Return where a trajectory of a kept group has been."""
     stand = tree.stand(origin)
     if stand is None:
         return None
-    return place_of(group.tree, _in_its_world(growing, origin.path[0], stand))
+    return place_of(group.tree, stand)
 
 
-def _in_its_world(growing: Growing[Any], root: int, stand: Stand) -> Stand:
-    """Return a stand whose history has the environment's seed, which is not the trajectory's."""
-    seed = growing.env_seed_of(root)
-    return replace(stand, history=replace(stand.history, seed=seed))
-
-
-def _relivable(growing: Growing[Any], start: Start, seat: Seat, *, decided: bool) -> Stand:
+def _relivable(seat: Seat, *, decided: bool) -> Stand:
     """Return where a kept trajectory goes on.
 
     The first tokens of a turn that has not been decided about are sampled again: what they were
     measured by is gone.
     """
-    assert seat.stand is not None
-    stand = _in_its_world(growing, start.path[0], seat.stand)
+    stand = seat.stand
+    assert stand is not None
     if decided or not stand.begun or stand.node is None:
         return stand
     left, at = len(stand.begun), stand.node

@@ -20,6 +20,7 @@ from agentrl.rollout.episode import EpisodeLimits, Place, TopLogprobs
 from agentrl.rollout.replay import ReplayMismatch, close_world, replay
 from agentrl.seeds import derive
 from agentrl.task import Task
+from agentrl.thread import to_the_end
 
 S = TypeVar("S")
 
@@ -67,6 +68,7 @@ class Growing(Generic[S]):
     fork_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     on_event: Callable[[Event, BranchDecision | None], None] = lambda event, decision: None
+    on_copy: Callable[[Copied], None] = lambda copied: None
     replays_late: bool = True
     """Make a replayed world when its branch begins; else before, while the parent waits."""
 
@@ -87,9 +89,15 @@ class Growing(Generic[S]):
         return starts
 
     def restore(
-        self, events: Sequence[Event], place: Callable[[Origin], Place | None]
+        self,
+        events: Sequence[Event],
+        place: Callable[[Origin], Place | None],
+        *,
+        copies: Sequence[Copied] = (),
     ) -> tuple[Start, ...]:
         """Stand where these events lead instead of `start`; return the live trajectories.
+
+        `copies` were made before; one that is made again, since its world is gone, counts once.
 
         `place` finds where a trajectory has been: its worlds are gone, so branches that have yet to
         begin there get a replayed one. Raises `ValueError` for events of another topology.
@@ -98,6 +106,7 @@ class Growing(Generic[S]):
         self.state, decisions = restore(topology, self.task.id, seed=self.seed, events=events)
         self.events += events
         self.decisions += decisions
+        self.copies += copies
         for origin in topology.kept(self.state):
             if found := place(origin):
                 self._held[origin] = World(found, None)
@@ -109,11 +118,7 @@ class Growing(Generic[S]):
 
     def env_seed(self, start: Start) -> int:
         """Return the environment's seed: all that begins at one root begins in one world."""
-        return self.env_seed_of(start.path[0])
-
-    def env_seed_of(self, root: int) -> int:
-        """Return the environment's seed by a root's number."""
-        return derive(self.seed, self.task.id, root)
+        return derive(self.seed, self.task.id, start.path[0])
 
     def is_ended(self, start: Start) -> bool:
         """Return whether the place of a start is a leaf."""
@@ -197,15 +202,16 @@ class Growing(Generic[S]):
         return [world.env for world in gone if world.env is not None]
 
     async def close(self, worlds: Iterable[Env]) -> None:
-        """Close worlds that nobody plays.
+        """Close worlds that nobody plays, all at once; a cancelled caller waits for all of them.
 
         They took part in nothing, and whoever owns their sandboxes closes those.
         """
-        for env in worlds:
-            try:
-                await close_world(env)
-            except RolloutError as error:
-                self.unclosed.append(str(error))
+        closing = asyncio.gather(*map(close_world, worlds), return_exceptions=True)
+        for end in await to_the_end(closing):
+            if isinstance(end, RolloutError | asyncio.CancelledError):
+                self.unclosed.append(str(end) or "the environment cancelled its own close")
+            elif end is not None:
+                raise end
 
     async def _copied(
         self, origin: Origin, path: Path | None, source: World, *, later: bool = False
@@ -227,16 +233,17 @@ class Growing(Generic[S]):
             error, reason = str(failure), "unsupported"
         except RolloutError as failure:
             error, reason = str(failure), failure.kind
-        self.copies.append(
-            Copied(
-                origin=origin,
-                path=path,
-                strategy=strategy,
-                seconds=self.clock() - began,
-                reason=reason,
-                error=error,
-            )
+        copied = Copied(
+            origin=origin,
+            path=path,
+            strategy=strategy,
+            seconds=self.clock() - began,
+            reason=reason,
+            error=error,
         )
+        if reason or not any((one.origin, one.path) == (origin, path) for one in self.copies):
+            self.copies.append(copied)
+            self.on_copy(copied)
         return None if env is None else World(source.place, env)
 
     async def _fork(self, source: World) -> Env:

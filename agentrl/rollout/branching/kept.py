@@ -6,6 +6,7 @@
     Start    a seat, before it plays                           its latest; a branch's own record
                                                                says the same at once
     Alone    a seat beyond the budget                          always
+    Copied   a copy of a world, made or not                    always
     events   everything that the topology hears, before it     always; an end only if the record of
              has any effect                                    the trajectory's end comes next
 
@@ -21,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentrl.rollout.branching.aepo import Observed
 from agentrl.rollout.branching.decision import Boundary, Origin, Path, Start
+from agentrl.rollout.branching.growing import Copied
 from agentrl.rollout.branching.growth import Ended, Reopened
 from agentrl.rollout.branching.topology import Event
 from agentrl.rollout.recorder import KeptGroup, KeptTry, Stand
@@ -55,10 +57,10 @@ class NoFork:
     start: Start
 
 
-Note = Grows | Alone | Plays | NoFork | Boundary | Ended | Reopened
+Note = Grows | Alone | Plays | NoFork | Boundary | Ended | Reopened | Copied
 _KINDS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind)
-    for kind in (Grows, Alone, Plays, NoFork, Boundary, Ended, Reopened)
+    for kind in (Grows, Alone, Plays, NoFork, Boundary, Ended, Reopened, Copied)
 }
 
 
@@ -94,6 +96,7 @@ class KeptTree:
     """By try: what it plays, where that is noted with it."""
     alone: set[int] = field(default_factory=set[int])
     """Samples."""
+    copies: list[Copied] = field(default_factory=list[Copied])
     tries: Sequence[KeptTry] = ()
 
     @classmethod
@@ -102,15 +105,17 @@ class KeptTree:
         first, *rest = (from_note(note.said) for note in group.notes)
         if not isinstance(first, Grows):
             raise ValueError(f"group {group.number} has notes and does not say what it grows by")
-        tree = cls(grows=first, tries=group.tries)
-        samples = {one.id: one.sample for one in group.tries}
-        tree.starts = {one.id: _branch(one.why) for one in group.tries if one.why}
+        tree = cls(grows=first, tries=group.paths)
+        samples = {one.id: one.sample for one in group.paths}
+        tree.starts = {one.id: _branch(one.why) for one in group.paths if one.why}
         for note, said in zip(group.notes[1:], rest, strict=True):
             match said:
                 case Plays() if note.by is not None:
                     tree.starts[note.by] = said.start
                 case Alone() if note.by is not None:
                     tree.alone.add(samples[note.by])
+                case Copied():
+                    tree.copies.append(said)
                 case NoFork():
                     tree.events.append(said.start)
                 case Boundary():

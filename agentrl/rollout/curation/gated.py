@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.rollout.curation.collection import Collection, Judged
 from agentrl.rollout.curation.curated_step import Curated, Curator
-from agentrl.rollout.curation.curator import after_step, record_of
+from agentrl.rollout.curation.curator import CurationState, after_step, record_of
 from agentrl.rollout.curation.dapo import NothingToLearn
 from agentrl.rollout.curation.figures import StepAccount, figures
 from agentrl.rollout.curation.graft import Branch, with_branch, with_members
@@ -24,6 +24,17 @@ from agentrl.rollout.recorder import KeptGroup
 from agentrl.scheduler import Attempt, GroupState, Hooks, Order
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCuration:
+    """State of curation in a checkpoint. JSON through `saved.encode` and `saved.decode`."""
+
+    state: CurationState
+    dropped: tuple[Judged, ...] = ()
+    """Groups that were dropped after the latest batch: the next one learns from them."""
+    learnt: tuple[int, ...] = ()
+    """Groups that have been learnt from and are in no batch yet."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,8 +51,19 @@ class GatedCuration:
     """Of the trainer; set it with every `load`."""
     flying: Callable[[], Iterable[Task]] = tuple
     """Tasks in no batch yet: the gate's `unfinished`."""
+    saved_before: SavedCuration | None = None
+    """`saved` at the checkpoint that the run goes on from."""
 
     _rounds: int = 0
+    _left: int = 0
+    """Tasks that the latest round was asked for and a killed run has not begun."""
+    _recalled: int = 0
+    """The version of the step that `_drawn`, `_rounds` and `_left` are of."""
+    _kept: tuple[KeptGroup, ...] = ()
+    """Groups of a record, each told of in the step in which it was opened."""
+    _learnt: set[int] = field(default_factory=set[int])
+    _waiting: dict[int, tuple[Tree, int]] = field(default_factory=dict[int, tuple[Tree, int]])
+    """Groups that were judged and are in no batch yet, with their numbers."""
     _groups: int = field(init=False)
     _trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
     _grown: dict[int, Task] = field(default_factory=dict[int, Task])
@@ -63,11 +85,26 @@ class GatedCuration:
             gated=True,
         )
         check(self.curator.rules, around)
+        if self.saved_before is not None:
+            self._judged += self.saved_before.dropped
+            self._learnt |= {*self.saved_before.learnt}
 
     @property
     def saved(self) -> dict[str, Any]:
-        """Return the state after the latest batch as JSON, for `saved.decode`."""
-        return encode(self.curator.state)
+        """Return a `SavedCuration` as JSON: what the batches so far have led to.
+
+        A group that was kept after the latest batch is none of it: it is judged again.
+        """
+        dropped = [judged for judged in self._judged if judged.verdict != "kept"]
+        fresh = {judged.group.ordinal for judged in self._judged}
+        waiting = {number for _, number in self._waiting.values()} - fresh
+        return encode(
+            SavedCuration(
+                state=self.curator.state,
+                dropped=tuple(dropped),
+                learnt=tuple(sorted(waiting | self._learnt)),
+            )
+        )
 
     @property
     def stored(self) -> dict[str, Branch]:
@@ -90,23 +127,55 @@ class GatedCuration:
             if rule.short == "stop" or not any(True for _ in self.flying()):
                 raise self._nothing_to_learn()
             return []
-        return [self._order(task) for task in self._next(count)]
+        return self._next(count)
 
-    def _next(self, count: int) -> list[Task]:
+    def _next(self, count: int) -> list[Order]:
         flying = {task.id for task in self.flying()}
-        found = self._take(count, {*self._drawn, *flying})
-        if missing := count - len(found):
+        orders = self._rest_of_round(count)
+        if missing := count - len(orders):
+            orders += self._take(missing, {*self._drawn, *flying, *_tasks_of(orders)})
+        if missing := count - len(orders):
             # All others were drawn in this step already: they come again rather than nothing.
-            found += self._take(missing, {*flying, *(task.id for task in found)})
-        self._drawn |= {task.id for task in found}
-        return found
+            orders += self._take(missing, {*flying, *_tasks_of(orders)})
+        self._drawn |= _tasks_of(orders)
+        return orders
 
-    def keep(self, groups: Iterable[KeptGroup]) -> None:
+    def keep(self, groups: Sequence[KeptGroup]) -> None:
         """Go on with groups that a record kept, before the gate adopts them.
 
-        One that was enlarged has had its second phase.
+        One that was enlarged has had its second phase. What was drawn counts in the step in which
+        it was, and a round that was cut short is drawn to its end.
         """
         self._grown |= {g.number: g.tree.task for g in groups if g.size != g.asked}
+        self._kept = tuple(groups)
+        self._recall(self.version)
+
+    def _recall(self, version: int) -> None:
+        """Take what a killed run had drawn in the step that begins at `version`."""
+        rounds = [group for group in self._kept if group.step == version and group.round]
+        self._recalled = version
+        self._rounds = max((group.round for group in rounds), default=0)
+        self._drawn = {group.tree.task.id for group in rounds}
+        latest = [group for group in rounds if group.round == self._rounds]
+        self._left = latest[0].round_size - len(latest) if latest else 0
+
+    def _rest_of_round(self, count: int) -> list[Order]:
+        """Return the orders that a killed run had drawn in its latest round and not begun."""
+        left, self._left = self._left, 0
+        if not left:
+            return []
+        source, state, number = self.curator.source, self.curator.state, self._rounds
+        mine = [group for group in self._kept if group.step == self._recalled and group.round]
+        begun = {group.tree.task.id for group in mine if group.round == number}
+        if not source.tasks:  # they come one after the other
+            tasks = source.take(state, min(left, count), round_number=number, taken=())
+        else:
+            flying = {task.id for task in self.flying()} - begun
+            before = {group.tree.task.id for group in mine if group.round < number}
+            size = len(begun) + left
+            drawn = source.take(state, size, round_number=number, taken={*flying, *before})
+            tasks = [task for task in drawn if task.id not in begun][:count]
+        return [self._order(task, number, len(begun) + left) for task in tasks]
 
     @property
     def hooks(self) -> Hooks:
@@ -148,7 +217,10 @@ class GatedCuration:
             self._as_it_trains(tree, loan, kept)
             for (tree, loan), kept in zip(held, members, strict=True)
         )
-        self._rounds, self._judged, self._new_loans, self._drawn = 0, [], [], set()
+        for tree in trees:
+            self._waiting.pop(id(tree), None)
+        self._judged, self._new_loans = [], []
+        self._recall(self.version + 1)
         self._forget()
         found = {**figures(account), "curation/short": float(self.wanted - len(trees))}
         weights = None
@@ -162,19 +234,25 @@ class GatedCuration:
             figures=found,
         )
 
-    def _take(self, count: int, taken: set[str]) -> list[Task]:
+    def _take(self, count: int, taken: set[str]) -> list[Order]:
         source, state, number = self.curator.source, self.curator.state, self._rounds + 1
         found = source.take(state, count, round_number=number, taken=taken)
         if found:
             self._rounds = number
-        return found
+        return [self._order(task, number, count) for task in found]
 
-    def _order(self, task: Task) -> Order:
+    def _order(self, task: Task, round: int, round_size: int) -> Order:
         curator = self.curator
         allotment = curator.rules.allocation.first(
             record_of(curator.state, task.id), base=curator.group_size, max_turns=curator.max_turns
         )
-        return Order(task=task, trajectories=allotment.trajectories, max_turns=allotment.max_turns)
+        return Order(
+            task=task,
+            trajectories=allotment.trajectories,
+            max_turns=allotment.max_turns,
+            round=round,
+            round_size=round_size,
+        )
 
     def _on_finished(self, attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
         self._trees[attempt.group] = tree
@@ -203,10 +281,16 @@ class GatedCuration:
         loan = self.curator.loan(group, version=self.version)
         found, members = self.curator.judged(group, loan)
         self._withdraw(group.key, tree)
-        self._judged.append(Judged(group=group, verdict=found))
+        learnt = state.number in self._learnt
+        self._learnt.discard(state.number)
+        if not learnt:
+            self._judged.append(Judged(group=group, verdict=found))
         self.curator.remember(group, tree, leaves)
+        if found == "kept":
+            self._waiting[id(tree)] = tree, state.number
         if found == "kept" and loan:
-            self._new_loans.append(loan)
+            if not learnt:
+                self._new_loans.append(loan)
             self._loans[id(tree)] = tree, loan
         if found == "kept" and self.curator.rules.members is not None:
             self._members[id(tree)] = tree, members
@@ -218,6 +302,7 @@ class GatedCuration:
         self._new_loans = [loan for loan in self._new_loans if loan.group != key]
         self._loans.pop(id(tree), None)
         self._members.pop(id(tree), None)
+        self._waiting.pop(id(tree), None)
 
     @property
     def _dropped(self) -> int:
@@ -240,7 +325,14 @@ class GatedCuration:
         flying = {id(task) for task in self.flying()}
         self._trees = {n: tree for n, tree in self._trees.items() if id(tree.task) in flying}
         self._grown = {n: task for n, task in self._grown.items() if id(task) in flying}
+        self._waiting = {
+            key: (tree, n) for key, (tree, n) in self._waiting.items() if id(tree.task) in flying
+        }
         # A loan in a group that waits for a later batch must still find its trajectory then.
         held = {loan.ref: self.curator.branches[loan.ref] for _, loan in self._loans.values()}
         self.curator.keep_stored({})
         self.curator.branches |= held
+
+
+def _tasks_of(orders: Iterable[Order]) -> set[str]:
+    return {order.task.id for order in orders}

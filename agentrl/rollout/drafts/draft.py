@@ -38,9 +38,9 @@ class Draft:
         """Return a path from the root as a draft, `alternatives` by position in the context.
 
         None for a path that shows images: tokens do not tell which, so they cannot be compared;
-        and for one on which something was withdrawn, which is not one context.
+        and for one with several contexts.
         """
-        if any(node.images or node.withdraws for node in path):
+        if any(node.images or node.withdraws or node.resumes for node in path):
             return None
         return cls(
             token_ids=tuple(token for node in path for token in node.token_ids),

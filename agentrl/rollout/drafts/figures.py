@@ -1,6 +1,7 @@
 """How much drafts have saved, as numbers for the metrics."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from agentrl.rollout.drafts.draft import Draft
 
@@ -16,12 +17,19 @@ class DraftFigures:
     """Of those, the ones that stood to their end and were not gone on with."""
     reused_tokens: int = 0
 
-    def add(self, draft: Draft | None, *, reused: int, sampled: int) -> None:
-        """Count a trajectory that ended, with the draft it began with."""
-        self.trajectories += 1
-        self.drafts += draft is not None
-        self.whole += draft is not None and reused > 0 and sampled == 0
-        self.reused_tokens += reused
+    @classmethod
+    def of(cls, draft: Draft | None, *, reused: int, sampled: int) -> Self:
+        """Return the counts of one trajectory that ended, with the draft it began with."""
+        found = draft is not None
+        whole = found and reused > 0 and sampled == 0
+        return cls(trajectories=1, drafts=int(found), whole=int(whole), reused_tokens=reused)
+
+    def add(self, other: "DraftFigures") -> None:
+        """Count what others have counted."""
+        self.trajectories += other.trajectories
+        self.drafts += other.drafts
+        self.whole += other.whole
+        self.reused_tokens += other.reused_tokens
 
     def take(self) -> dict[str, float]:
         """Return the figures, and begin again.

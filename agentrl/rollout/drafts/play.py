@@ -1,7 +1,7 @@
 """How the trajectories of a gate are played with drafts, and what they leave for the next time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentrl.errors import ConfigError
@@ -14,10 +14,13 @@ from agentrl.rollout.drafts.world import RememberedWorld
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.pool import Rollouts
-from agentrl.rollout.recorder import KeptGroup
+from agentrl.rollout.recorder import KeptGroup, Recorder
 from agentrl.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
+
+NOTE = "DraftFigures"
+"""Key of the note in a record."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +37,11 @@ class DraftedPlay:
     max_age: int | None = None
     """Drafts whose oldest token is older would not train, and are not used; with a residual every
     token is new."""
+    recorder: Recorder | None = None
+    """The gate's; what a trajectory has reused is noted with its end."""
     _figures: DraftFigures = field(default_factory=DraftFigures)
+    _kept: list[tuple[int, DraftFigures]] = field(default_factory=list[tuple[int, DraftFigures]])
+    """Counts of a killed run, by the version at which their groups were opened."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rollouts.engine, ScoringEngine):
@@ -62,9 +69,13 @@ class DraftedPlay:
         )
         seat.sampler = engine
         leaf = await episode.run()
-        self._figures.add(
+        counts = DraftFigures.of(
             found and found.draft, reused=engine.reused_tokens, sampled=engine.sampled_tokens
         )
+        self._figures.add(counts)
+        if self.recorder is not None:
+            number, sample = seat.attempt.group, seat.attempt.sample
+            self.recorder.noted(number, {NOTE: asdict(counts)}, sample=sample, with_end=True)
         draft = _draft(seat.tree, leaf, engine)
         if draft is not None:
             seen = None if remembered is None else remembered.seen
@@ -73,11 +84,16 @@ class DraftedPlay:
         return leaf
 
     def adopt(self, groups: Sequence[KeptGroup]) -> None:
-        """Keep what a record says has ended and is not trained yet.
+        """Keep what a record says has ended and is not trained yet, and count it in its step.
 
         A record holds no alternatives, so with a residual these drafts are not used.
         """
         for group in groups:
+            self._kept += [
+                (group.step, DraftFigures(**note.said[NOTE]))
+                for note in group.notes
+                if note.is_later and NOTE in note.said
+            ]
             for member in group.members:
                 if member.leaf is None or (draft := _draft(group.tree, member.leaf)) is None:
                     continue
@@ -90,6 +106,11 @@ class DraftedPlay:
 
     def figures(self) -> dict[str, float]:
         """Return what drafts have saved since the last call."""
+        version = self._engine.version
+        for step, counts in self._kept:
+            if step < version:
+                self._figures.add(counts)
+        self._kept = [(step, counts) for step, counts in self._kept if step >= version]
         return self._figures.take()
 
     @property

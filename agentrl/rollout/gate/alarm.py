@@ -1,11 +1,11 @@
 """Failure rates over the latest attempts, and which of them stop the run."""
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentrl.errors import FailureKind
-from agentrl.scheduler import TooManyFailures
+from agentrl.scheduler import TooManyFailures, is_stale
 from agentrl.trajectory import Failed, Outcome
 
 NO_THRESHOLDS: Mapping[FailureKind, float] = {}
@@ -60,7 +60,12 @@ class OutcomeRates:
         self._failures: Counter[FailureKind] = Counter()
 
     def add(self, outcome: Outcome) -> None:
-        """Count an attempt. Raises `RateAlarm` when a rate is above its threshold."""
+        """Count an attempt. Raises `RateAlarm` when a rate is above its threshold.
+
+        One that became too old to train is no attempt at anything.
+        """
+        if is_stale(outcome):
+            return
         kind = outcome.kind if isinstance(outcome, Failed) else None
         self._latest.append(kind)
         if kind is not None:
@@ -71,6 +76,25 @@ class OutcomeRates:
                 self._failures[oldest] -= 1
         if (worst := overstepped(self._failures, len(self._latest), self._alarms)) is not None:
             raise RateAlarm(self._say(worst, outcome))
+
+    @property
+    def saved(self) -> list[FailureKind | None]:
+        """Return the latest outcomes, the oldest first, for `recall`."""
+        return list(self._latest)
+
+    def recall(self, outcomes: Iterable[FailureKind | None]) -> None:
+        """Take outcomes of before a resume: the failures' kinds, None for the others.
+
+        If they are beyond a threshold, they have stopped the run, and whoever resumed it has mended
+        the cause: then none of them counts any more.
+        """
+        self._latest += outcomes
+        while len(self._latest) > self._alarms.window:
+            self._latest.popleft()
+        self._failures = Counter(kind for kind in self._latest if kind is not None)
+        if overstepped(self._failures, len(self._latest), self._alarms) is not None:
+            self._latest.clear()
+            self._failures.clear()
 
     def rates(self) -> dict[str, float]:
         """Return the share of each kind of failure that occurred."""

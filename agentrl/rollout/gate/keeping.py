@@ -20,13 +20,7 @@ class Keeping:
         if self.recorder is not None:
             state = group.state
             self.recorder.opened(
-                state.number,
-                order.task,
-                size=state.target,
-                after=after,
-                version=version,
-                max_turns=order.max_turns,
-                max_turn_tokens=order.max_turn_tokens,
+                state.number, order, size=state.target, after=after, version=version
             )
 
     def enlarged(self, group: Group) -> None:
@@ -34,8 +28,13 @@ class Keeping:
         if self.recorder is not None:
             self.recorder.enlarged(group.state.number, group.state.target)
 
-    def started(self, seat: Seat, kept: KeptMember | None, leaving: Leaving | None) -> None:
-        """Let a seat go on where its trajectory was kept, and give it its record."""
+    def started(
+        self, seat: Seat, kept: KeptMember | None, leaving: Leaving | None, *, version: int
+    ) -> None:
+        """Let a seat go on where its trajectory was kept, and give it its record.
+
+        `version` is what the trajectory began at, as its age is counted.
+        """
         stand = None if kept is None else kept.stand
         if stand is not None:
             seat.stands(stand)
@@ -43,10 +42,12 @@ class Keeping:
             return
         if leaving is not None:
             seat.record = self.recorder.forked(
-                seat.attempt, seat.tree, seed=seat.seed, leaving=leaving
+                seat.attempt, seat.tree, seed=seat.seed, version=version, leaving=leaving
             )
         else:
-            seat.record = self.recorder.begun(seat.attempt, seat.tree, seed=seat.seed, stand=stand)
+            seat.record = self.recorder.begun(
+                seat.attempt, seat.tree, seed=seat.seed, version=version, stand=stand
+            )
 
     def finished(self, seat: Seat, leaf: Leaf) -> None:
         """Keep a trajectory's end for good."""
@@ -55,18 +56,21 @@ class Keeping:
 
     def failed(self, seat: Seat, leaf: Leaf) -> None:
         """Keep that a trajectory failed and begins again."""
-        if isinstance(leaf.outcome, Failed):
-            self.given_up(seat, f"failed: {leaf.outcome.kind}: {leaf.outcome.error}")
+        if seat.record is not None and isinstance(failed := leaf.outcome, Failed):
+            why = f"failed: {failed.kind}: {failed.error}"
+            seat.record.given_up(why, failure=failed.kind)
 
     def given_up(self, seat: Seat, why: str) -> None:
         """Keep that a trajectory does not count."""
         if seat.record is not None:
             seat.record.given_up(why)
 
-    def dropped(self, number: int, why: str) -> None:
-        """Keep that a group will not train."""
+    def dropped(
+        self, number: int, why: str, *, requeued: bool = False, counts: bool = False
+    ) -> None:
+        """Keep that a group will not train; see `Recorder.dropped`."""
         if self.recorder is not None:
-            self.recorder.dropped(number, why)
+            self.recorder.dropped(number, why, requeued=requeued, counts=counts)
 
     def completed(self, number: int) -> None:
         """Keep that a group is handed to the trainer."""

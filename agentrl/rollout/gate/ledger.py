@@ -23,7 +23,15 @@ from agentrl.rollout.gate.policy import (
     places_free,
 )
 from agentrl.rollout.recorder import KeptGroup
-from agentrl.scheduler import Attempt, Chains, GroupState, Order, Topology, tries_again
+from agentrl.scheduler import (
+    Attempt,
+    Chains,
+    GroupState,
+    Order,
+    Topology,
+    is_stale,
+    tries_again,
+)
 from agentrl.trajectory import Failed, Leaf
 
 
@@ -189,14 +197,8 @@ class Ledger:
             valid=len(ends) - failed,
             failed=failed,
         )
-        order = Order(
-            task=kept.tree.task,
-            trajectories=kept.asked,
-            max_turns=kept.max_turns,
-            max_turn_tokens=kept.max_turn_tokens,
-        )
         self._held[kept.number] = Group(
-            state, opened=0, requeues=0, order=order, members=members, kept=kept
+            state, opened=0, requeues=kept.tries, order=kept.order, members=members, kept=kept
         )
         self._opened = max(self._opened, kept.number + 1)
 
@@ -263,6 +265,12 @@ class Ledger:
         """Note the version of the oldest token that a trajectory has begun with."""
         self.sampled(member, oldest)
         self._look_again(member)
+
+    def begin_again(self, member: Member) -> int:
+        """Note that a live trajectory has lost all that was kept of it; return its new version."""
+        member.born, member.oldest = self._reached, None
+        self._look_again(member)
+        return member.born
 
     def park(self, member: Member) -> None:
         """Note that a trajectory has used up its segment."""
@@ -421,7 +429,8 @@ class Ledger:
         self._live += 1
         group = self._groups[member.group]
         if group.kept is not None and member.kept is not None and member.kept.stand is not None:
-            member.born, member.oldest = group.kept.step, group.kept.oldest(member.kept)
+            member.born = min(member.kept.version, self._reached)
+            member.oldest = group.kept.oldest(member.kept)
         self._look_again(member)
 
     def _is_due(self, kept: KeptGroup) -> bool:
@@ -445,17 +454,28 @@ class Ledger:
         """Whether a trajectory's age no longer matters: taken, dropped, failed or not begun."""
         if member.group not in self._groups or member.phase == "stopped":
             return True
+        kept = self._groups[member.group].kept
+        if kept is not None and kept.complete:
+            return True  # It was handed over before: its record is closed.
         if member.phase == "queued":
             return not member.waits
         return member.leaf is not None and isinstance(member.leaf.outcome, Failed)
 
     def _settle(self, group: Group) -> End:
-        verdict = judge(group.state, min_valid=self.policy.min_valid)
+        verdict = judge(group.state, min_valid=self._least(group))
         if verdict == "open":
             return OPEN
         surplus = [m for m in group.members if m.phase not in ("ended", "stopped")]
         stopped = [member for member in surplus if self._stop(group, member)]
         return End(group=verdict, surplus=tuple(stopped))
+
+    def _least(self, group: Group) -> int:
+        """Return the least number of trajectories without failure that a group trains on.
+
+        Age takes none of them: a group that it has emptied is tried again.
+        """
+        stale = any(m.leaf is not None and is_stale(m.leaf.outcome) for m in group.members)
+        return max(self.policy.min_valid, 1) if stale else self.policy.min_valid
 
     def _stop(self, group: Group, member: Member) -> bool:
         """Give up a trajectory nobody needs; return whether it has a coroutine to end."""
@@ -486,7 +506,7 @@ class Ledger:
         group.state = replace(
             group.state, valid=group.state.valid - 1, failed=group.state.failed + 1
         )
-        if group.is_ready and group.state.valid < min(self.policy.min_valid, group.state.target):
+        if group.is_ready and group.state.valid < min(self._least(group), group.state.target):
             self._withdraw(group)
             self.drop(group)
 

@@ -78,11 +78,17 @@ def member_of(group: KeptGroup, kept: KeptMember | None, sample: int) -> Member:
     if kept is None:
         return Member(group.number, sample, phase="stopped" if group.complete else "queued")
     member = Member(
-        group.number, sample, failures=kept.failures, begun=kept.attempt, leaf=kept.leaf, kept=kept
+        group.number,
+        sample,
+        failures=kept.failures,
+        restarts=kept.restarts,
+        begun=kept.attempt,
+        leaf=kept.leaf,
+        kept=kept,
     )
     if kept.leaf is not None:
         member.phase, member.begun = "ended", kept.attempt + 1
-        member.born, member.oldest = group.step, group.oldest(kept)
+        member.born, member.oldest = kept.version, group.oldest(kept)
     return member
 
 
@@ -96,7 +102,7 @@ def oldest_of(group: Group, member: Member) -> int | None:
 def too_old(member: Member) -> Failed:
     """Return how a trajectory ends that its age bound has stopped too often."""
     return Failed(
-        "cancelled",
+        "stale",
         f"begun at version {member.born} and too old to train, after {member.restarts} restarts; "
         "raise rollout.max_start_lag or rollout.max_age, or choose rollout.when_old: mask",
     )

@@ -74,11 +74,13 @@ class GatePolicy:
                 f"rolling is true and mode={self.mode}, in which nothing is sampled while weights "
                 "are loaded; choose mode=async"
             )
-        ahead = self.max_staleness if self.mode == "async" else 0
+        ahead = self.staleness if self.mode == "async" else 0
         if self.backlog > ahead:
             raise ValueError(
                 f"backlog={self.backlog} is more than is begun ahead of the trainer: {ahead}, by "
-                f"mode={self.mode} and max_staleness={self.max_staleness}; no batch would ever come"
+                f"mode={self.mode}, max_staleness={self.max_staleness}, "
+                f"max_start_lag={self.max_start_lag}, max_age={self.max_age} and "
+                f"when_old={self.when_old}; no batch would ever come"
             )
         if self.min_valid > self.group_size:
             raise ValueError(
@@ -89,6 +91,19 @@ class GatePolicy:
     def closes_between_steps(self) -> bool:
         """Whether nothing is generated while the trainer works."""
         return self.mode != "async"
+
+    @property
+    def staleness(self) -> int:
+        """In `async`: how many versions ahead of the trainer a group may be admitted.
+
+        No more than its age bounds allow: what waits for longer would have to begin again.
+        """
+        bounds = [self.max_staleness]
+        if self.max_start_lag is not None:
+            bounds.append(self.max_start_lag)
+        if self.when_old == "restart" and self.max_age is not None:
+            bounds.append(self.max_age)
+        return min(bounds)
 
     def is_too_old(self, version: int, *, born: int, oldest: int | None) -> bool:
         """Return whether a trajectory is begun again at `version`.
@@ -153,7 +168,7 @@ def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
         wanted = math.ceil(places / policy.group_size)
         allowed = capacity(
             version=state.version if state.reached is None else state.reached,
-            max_staleness=policy.max_staleness,
+            max_staleness=policy.staleness,
             batch=policy.groups_per_step,
             accepted=state.accepted,
             running=state.open + state.held,

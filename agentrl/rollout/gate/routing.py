@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.closing import close_all
+from agentrl.closing import await_all, close_all
+from agentrl.errors import first_error
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.gate.health import Health, HealthRule
+from agentrl.thread import to_the_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +149,28 @@ class Router:
             await self._engines[index].abort(request_id)
 
     async def pause(self) -> None:
-        """Pause every engine."""
-        await asyncio.gather(*(engine.pause() for engine in self._engines))
+        """Pause every engine, or none: where one cannot, the others are resumed."""
+        try:
+            await self._ask_each(lambda engine: engine.pause())
+        except BaseException:
+            # Why they are not paused counts, and not that one did not resume either.
+            resuming = (engine.resume() for engine in self._engines)
+            await to_the_end(asyncio.gather(*resuming, return_exceptions=True))
+            raise
 
     async def resume(self) -> None:
-        """Resume every engine."""
-        await asyncio.gather(*(engine.resume() for engine in self._engines))
+        """Resume every engine, then raise what kept one from it."""
+        await await_all(engine.resume() for engine in self._engines)
 
     async def load(self, weights: Any, version: int) -> None:
-        """Load every engine; their caches are gone, and trajectories find new homes."""
-        await asyncio.gather(*(engine.load(weights, version) for engine in self._engines))
-        self._homes.clear()
+        """Load every engine; their caches are gone, and trajectories find new homes.
+
+        Where one cannot, the other loads are cancelled and have ended when this raises.
+        """
+        try:
+            await self._ask_each(lambda engine: engine.load(weights, version))
+        finally:
+            self._homes.clear()
 
     async def prepare(self, weights: Any) -> Any:
         """Return the weights: whoever gives them leaves them alone until the roll has ended."""
@@ -181,6 +194,13 @@ class Router:
     async def close(self) -> None:
         """Close every engine, then raise what kept one from it. Idempotent."""
         await close_all(self._engines)
+
+    async def _ask_each(self, ask: Callable[[PolicyEngine], Coroutine[Any, Any, None]]) -> None:
+        """Ask all engines at once; the first error, or a cancellation, ends the other calls."""
+        with first_error():
+            async with asyncio.TaskGroup() as calls:
+                for engine in self._engines:
+                    calls.create_task(ask(engine))
 
     async def _watched(self, index: int, request: GenerateRequest) -> Completion:
         """Sample, and learn from how it ends whether the engine is well."""

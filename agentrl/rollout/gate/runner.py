@@ -16,8 +16,9 @@ weights. Everything runs on one event loop and takes its time from it.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from agentrl.closing import Closing
@@ -34,9 +35,10 @@ from agentrl.rollout.gate.rolling import Roll
 from agentrl.rollout.gate.running import Running, check_moving, end_overdue
 from agentrl.rollout.gate.seat import Seat
 from agentrl.rollout.gate.watchdog import Activity, name_all
-from agentrl.rollout.recorder import KeptGroup, Leaving, Recorder
+from agentrl.rollout.recorder import KeptCounts, KeptGroup, Leaving, Recorder
 from agentrl.scheduler import Chains, Hooks, Order, OutOfTasks, Topology
 from agentrl.task import Task
+from agentrl.thread import to_the_end
 from agentrl.trajectory import Failed, Leaf, Tree
 
 Play = Callable[[Seat], Awaitable[Leaf]]
@@ -87,7 +89,9 @@ class Gate(Closing):
         self._rates = OutcomeRates(alarms or Alarms())
         self._bias = LengthBias()
         self._trees: dict[int, Tree] = {}
-        self._requeued: deque[tuple[Order, int]] = deque()
+        self._requeued: deque[Order] = deque()
+        self._retried: set[int | None] = set()
+        """Groups whose second try a record kept."""
         self._running: dict[Member, Running] = {}
         self._ending: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
@@ -104,12 +108,15 @@ class Gate(Closing):
 
     # --- what a run calls -------------------------------------------------------------------------
 
-    def adopt(self, groups: Sequence[KeptGroup]) -> None:
-        """Go on with groups that a record kept; before the first batch."""
+    def adopt(self, groups: Sequence[KeptGroup], requeued: Sequence[Order] = ()) -> None:
+        """Go on with groups that a record kept, and with second tries; before the first batch."""
+        self._requeued += requeued
+        self._retried |= {group.retry_of for group in groups}
         for group in groups:
             self._ledger.adopt(group)
             self._trees[group.number] = group.tree
-        self._admit()
+        if not self.policy.closes_between_steps:
+            self._admit()
 
     async def batch(self) -> Batch:
         """Open the gate and return the next complete groups.
@@ -124,6 +131,8 @@ class Gate(Closing):
             self._watchdog = asyncio.create_task(self._watch(), name="agentrl-watchdog")
         self._open.set()
         self._next_segment()
+        if self.policy.closes_between_steps:  # where a run that nobody killed opens its groups
+            self._admit()
         self._pump()
         while not self._ledger.batch_is_ready():
             self._changed.clear()
@@ -153,8 +162,8 @@ class Gate(Closing):
             # It has expired and is in no batch any more.
             del self._trees[number]
             self._keeping.dropped(number, "too old")
-        self._admit()
         if not self.policy.closes_between_steps:
+            self._admit()
             self._open.set()
         if self._roll is None:
             self._next_segment()
@@ -166,8 +175,8 @@ class Gate(Closing):
         if self._roll is not None:
             await self._roll.settle()
         was_open = self._open.is_set()
-        await self._shut()
         try:
+            await self._shut()
             yield
         finally:
             if was_open:
@@ -180,6 +189,28 @@ class Gate(Closing):
     def activities(self) -> list[Activity]:
         """Return what every live trajectory is doing."""
         return [run.activity for run in self._running.values()]
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Return the gate's counts so far, as JSON, for `recall`."""
+        ledger = self._ledger
+        return {
+            "outcomes": self._rates.saved,
+            "counts": {name: count for name, count in self._counts.items() if count},
+            "restarted": ledger.restarted,
+            "requeued": ledger.requeued,
+            "dropped": ledger.dropped,
+            "bias": asdict(self._bias),
+        }
+
+    def recall(self, saved: Mapping[str, Any]) -> None:
+        """Count on from what `saved` was at the checkpoint that the run goes on from."""
+        ledger = self._ledger
+        self._rates.recall(saved["outcomes"])
+        self._counts.update(saved["counts"])
+        ledger.restarted, ledger.requeued = saved["restarted"], saved["requeued"]
+        ledger.dropped = saved["dropped"]
+        self._bias = LengthBias(**saved["bias"])
 
     def figures(self) -> dict[str, float]:
         """Return what the gate has done so far, for the metrics."""
@@ -203,7 +234,13 @@ class Gate(Closing):
         return branch.seat
 
     async def close(self) -> None:
-        """End every trajectory, close its environment, and wait for it. Idempotent."""
+        """End every trajectory, close its environment, and wait for it. Idempotent.
+
+        A cancelled caller waits for all of it, too; everything in it has a deadline.
+        """
+        await to_the_end(self._close())
+
+    async def _close(self) -> None:
         self._closed = True
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -249,6 +286,10 @@ class Gate(Closing):
     def inherits(self, seat: Seat, oldest: int) -> None:
         """Note the version of the oldest sampled token that a branch has begun with."""
         self._ledger.inherit(self._member(seat), oldest)
+
+    def began_again(self, seat: Seat) -> int:
+        """Note that a trajectory begins from its prompt; return the version it begins at."""
+        return self._ledger.begin_again(self._member(seat))
 
     def entered(self) -> None:
         """Note that a request is in flight."""
@@ -303,9 +344,9 @@ class Gate(Closing):
     def _open_groups(self, count: int) -> bool:
         orders = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
         if missing := count - len(orders):
-            orders += [(Order.of(found), 0) for found in self._tasks(missing)]
-        opened = self._ledger.open_groups([n for _, n in orders], [order for order, _ in orders])
-        for number, ((order, _), group) in enumerate(zip(orders, opened, strict=True), 1):
+            orders += map(Order.of, self._tasks(missing))
+        opened = self._ledger.open_groups([order.tries for order in orders], orders)
+        for number, (order, group) in enumerate(zip(orders, opened, strict=True), 1):
             self._trees[group.state.number] = Tree(order.task)
             version = self._ledger.state.version
             self._keeping.opened(group, order, after=len(orders) - number, version=version)
@@ -314,12 +355,22 @@ class Gate(Closing):
     def _admit(self) -> None:
         """Let kept groups go on whose version has come, and tell of what has ended in them."""
         for group, end in self._ledger.admit():
+            if group.kept is not None:
+                self._count_kept(group.kept.counts)
             for member in group.members:
                 if member.leaf is not None:
                     tree = self._trees[member.group]
                     self._hooks.on_finished(member.attempt, tree, member.leaf)
             if end.group != "open":
                 self._complete(group.state.number, trains=end.group == "ready")
+
+    def _count_kept(self, counts: KeptCounts) -> None:
+        self._rates.recall(counts.outcomes)
+        if counts.retried:
+            self._counts["retried"] += counts.retried
+        self._ledger.restarted += counts.restarted
+        for tokens in counts.tokens:
+            self._bias.keep(tokens)
 
     def _begin(self, member: Member, play: Play, leaving: Leaving | None = None) -> Running:
         """Begin the coroutine of a trajectory, which waits for its place."""
@@ -338,7 +389,7 @@ class Gate(Closing):
             asks_again=self.policy.retries,
             since_s=self._now(),
         )
-        self._keeping.started(seat, kept, leaving)
+        self._keeping.started(seat, kept, leaving, version=member.born)
         run = self._running[member] = Running.begin(seat, play)
         run.task.add_done_callback(lambda _: self._ended(member))
         return run
@@ -405,9 +456,13 @@ class Gate(Closing):
             self._ledger.accept(group)
             return
         tree = self._trees.pop(number)
-        self._keeping.dropped(number, "not wanted" if trains else "too few that did not fail")
-        if self._ledger.drop(group, requeue=not trains):
-            self._requeued.append((group.order or Order.of(tree.task), group.requeues + 1))
+        requeued = self._ledger.drop(group, requeue=not trains)
+        reason = "not wanted" if trains else "too few that did not fail"
+        self._keeping.dropped(number, reason, requeued=requeued, counts=True)
+        if requeued and number not in self._retried:
+            order, tries = group.order or Order.of(tree.task), group.requeues + 1
+            again = replace(order, tries=tries, retry_of=number, round=0, round_size=0)
+            self._requeued.append(again)
 
     def _hand_over(self) -> Batch:
         groups = self._ledger.take()
@@ -434,13 +489,20 @@ class Gate(Closing):
         if self._in_flight == 0:
             return
         what = f"closing the gate on {self._in_flight} requests"
-        async with Deadline(self._deadlines.close_gate_s, what):
-            await self.engine.pause()
-            try:
+        try:
+            async with Deadline(self._deadlines.close_gate_s, what):
+                await self.engine.pause()
                 await self._quiet.wait()
-            finally:
-                # The gate is closed: what the engine takes from here on is not from here.
-                await self.engine.resume()
+        except BaseException:
+            # Why the gate did not close counts, and not that the engine did not resume either.
+            await to_the_end(asyncio.gather(self._resume_engine(), return_exceptions=True))
+            raise
+        await to_the_end(self._resume_engine())
+
+    async def _resume_engine(self) -> None:
+        """Have the engine take requests: the gate is closed, so they are not from here."""
+        async with Deadline(self._deadlines.close_gate_s, "resuming the engine"):
+            await self.engine.resume()
 
     def _next_segment(self) -> None:
         """Let every trajectory that waits for its next segment go on."""

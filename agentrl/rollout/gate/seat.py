@@ -67,6 +67,10 @@ class Doorkeeper(Protocol):
         """Note the version of the oldest sampled token that a branch has begun with."""
         ...
 
+    def began_again(self, seat: "Seat") -> int:
+        """Note that a trajectory begins from its prompt; return the version it begins at."""
+        ...
+
     def entered(self) -> None:
         """Note that a request is in flight."""
         ...
@@ -130,11 +134,15 @@ class Seat:
             used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
             self._use = SegmentUse(index=min(used, self.segment.segments - 1))
 
-    def begins_again(self, why: str) -> None:
-        """Let the trajectory begin again: its world could not be brought back."""
+    def begins_again(self, why: str, *, differs: bool) -> None:
+        """Let the trajectory begin again: its world could not be brought back.
+
+        `differs` when the world answered otherwise than it had.
+        """
         self.stand, self.tokens, self.turns, self._use = None, 0, 0, SegmentUse()
+        version = self.doorkeeper.began_again(self)
         if self.record is not None:
-            self.record.begun_again(why)
+            self.record.begun_again(why, differs=differs, version=version)
 
     def clock(self) -> float:
         """Return the seconds of this trajectory: those at the gate do not count."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,11 +12,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from agentrl.errors import ConfigError, EnvError
+from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.scope import shared
 from agentrl_sandbox.host_process import HostProcess, LineTooLong
 
 HOSTED = Path(__file__).parent / "hosted"
-Kind = Literal["gem", "openenv", "verifiers"]
+ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=300_000)
+"""Of what an environment answers: an image in base64, or as many numbers as a small one has."""
+_NUMBERED = re.compile(rb'\{"id": (\d{1,15}),')
+Kind = Literal["gem", "openenv", "reasoning", "verifiers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,8 @@ class Host:
     async def start(cls, place: Place) -> Self:
         """Start a host and wait until it has imported its library.
 
-        Raises `ConfigError` where that cannot be imported, `EnvError` for a missed deadline.
+        Raises `ConfigError` where that cannot be imported, `EnvError` for a missed deadline and for
+        a host that a signal has ended.
         """
         made = cls(place, await HostProcess.start(place.command, env=place.env))
         try:
@@ -84,6 +90,8 @@ class Host:
             raise EnvError(late) from error
         except HostError as error:
             await made.close()
+            if (made._process.returncode or 0) < 0:
+                raise EnvError(f"{place.kind}: {error}") from error
             raise ConfigError(
                 f"{place.python} cannot host {place.kind}: {error}; install it there, or name "
                 "another interpreter as `python`"
@@ -159,7 +167,7 @@ class Host:
     async def _listen(self) -> None:
         try:
             while (line := await self._process.read()) is not None:
-                self._hear(json.loads(line))
+                self._hear(_message(line))
             await self._process.ended(1.0)
             code, words = self._process.returncode, self._process.last_words[-400:]
             self._fail(f"the host ended with code {code}; on stderr: {words}")
@@ -182,6 +190,16 @@ class Host:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(HostError(why))
+
+
+def _message(line: bytes) -> Mapping[str, Any]:
+    """Read a host's answer; one beyond the limits is an error of that episode alone."""
+    try:
+        return read_json(line, ANSWER_LIMITS)
+    except JsonLimitError as error:
+        if (numbered := _NUMBERED.match(line)) is None:
+            raise
+        return {"id": int(numbered[1]), "error": f"its answer cannot be read: {error}"}
 
 
 class HostError(Exception):

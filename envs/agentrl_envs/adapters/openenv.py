@@ -1,11 +1,12 @@
 """OpenEnv's environments (https://github.com/meta-pytorch/OpenEnv), as a server offers them."""
 
 import copy
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
+from agentrl.json_limits import JsonLimitError, read_json
 from agentrl.message import Message, ToolCall
 from agentrl.seed_tasks import seed_tasks
 from agentrl.task import Split, Task
@@ -41,7 +42,7 @@ class OpenEnvEnv(BaseEnv):
         timeout_s: float = 60.0,
         start_timeout_s: float = 120.0,
     ) -> None:
-        """`python` is the interpreter that has openenv-core; `options` are further keys of `reset`.
+        """`python` is the interpreter that has OpenEnv; `options` are further keys of `reset`.
 
         `instructions` stand before the first observation. `observation_key` is the field of an
         observation that is shown; all of them as JSON without.
@@ -82,7 +83,10 @@ class OpenEnvEnv(BaseEnv):
         sent = self._sent(action)
         if isinstance(sent, str):
             return refused(action, sent)
-        step = step_of(self._task, await self._episode.ask("step", {"action": sent}))
+        answer = await self._episode.ask("step", {"action": sent})
+        if "invalid" in answer:
+            return refused(action, f"This is no action here: {answer['invalid']}.")
+        step = step_of(self._task, answer)
         if step[2]:
             self._task = None
         return step if not action.tool_calls else _answering(action.tool_calls[0], step)
@@ -108,8 +112,8 @@ class OpenEnvEnv(BaseEnv):
         if self._action_key:
             return {self._action_key: action.text}
         try:
-            read: Any = json.loads(action.text)
-        except json.JSONDecodeError:
+            read: Any = read_json(action.text, CALL_LIMITS)
+        except JsonLimitError:
             return _JSON_WANTED
         return copy.copy(read) if isinstance(read, dict) else _JSON_WANTED
 

@@ -8,12 +8,16 @@ from typing import Any, cast
 
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
+from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.message import Message
 from agentrl.task import Split, Task, split_of
 from agentrl.task_choice import choose_task
 from agentrl.tool_env import checked_reward
 from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused
 from agentrl_envs.adapters.host import Place, place_of
+
+TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
+"""Of all tasks that are read of a taskset."""
 
 
 class VerifiersEnv(BaseEnv):
@@ -105,17 +109,23 @@ def _rows(place: Place, asked: str) -> tuple[Mapping[str, Any], ...]:
     try:
         ran = subprocess.run(
             place.command,
-            input=line + "\n",
+            input=f"{line}\n".encode(),
             env=place.env,
             capture_output=True,
-            text=True,
             timeout=place.start_timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"the tasks of {asked} cannot be read: {error}") from error
-    answers = [json.loads(answer) for answer in ran.stdout.splitlines()]
-    if not answers or "error" in answers[-1]:
-        why = answers[-1]["error"] if answers else ran.stderr[-400:]
-        raise ConfigError(f"the tasks of {asked} cannot be read with {place.python}: {why}")
-    return tuple(cast("list[Mapping[str, Any]]", answers[-1]["result"]))
+    where = f"the tasks of {asked} cannot be read with {place.python}"
+    lines = ran.stdout.splitlines()
+    if not lines:
+        raise ConfigError(f"{where}: {ran.stderr.decode(errors='replace')[-400:]}")
+    try:
+        answer = read_json(lines[-1], TASKS_LIMITS)
+    except JsonLimitError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    found = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
+    if "result" not in found:
+        raise ConfigError(f"{where}: {found.get('error', found)}")
+    return tuple(found["result"])

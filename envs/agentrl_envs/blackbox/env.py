@@ -3,20 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
+from agentrl.env import Action, BaseEnv, Info, Observation, Step, conversation_fault
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway.desk import Question
-from agentrl.gateway.dialogue import continuation
 from agentrl.gateway.server import Gateway, Place
-from agentrl.message import Message
 from agentrl.registry import load
 from agentrl.scope import shared
 from agentrl.task import Split, Task
 from agentrl.task_choice import choose_task
 from agentrl.tool_env import Judged, judged
 from agentrl_envs.blackbox.endpoint import Endpoint
+from agentrl_envs.blackbox.policy_errors import PolicyErrors, checked_errors, policy_error
 from agentrl_envs.blackbox.program import Command, Function, Program
 
 Agent = Callable[[Task, Endpoint], Any]
@@ -30,13 +29,14 @@ _END_S = 5.0
 class BlackBoxEnv(BaseEnv):
     """Runs an agent program for every episode and answers its requests with the policy.
 
-    A turn is one request. A request that tells the conversation so far and adds to it goes on in
-    the same context, token by token what was sampled; any other (of a sub-agent, after a history
-    was rewritten) begins a context anew. Several at once are answered one after the other. The
-    episode ends with the program, and is then scored. One that fails is a failure, never a reward.
-    What a request says of sampling (`temperature`, `max_tokens`, `tool_choice`) is not heard: the
-    run's config decides how the policy is sampled. Tasks are put into the split they were asked
-    for.
+    A turn is one request. A request that goes on with a conversation the program has had, whichever
+    and however long ago, goes on in its context, token by token what was sampled; any other begins
+    a context anew. Several at once are answered one after the other. One that the chat template
+    cannot render is refused, and costs no turn. The episode ends with the program, and is then
+    scored. One that ends with an error that the policy brought about (`policy_errors`) is paid for
+    that, 0 as a rule; one that fails for any other reason is a failure, never a reward. What a
+    request says of the run's sampling (`temperature`) is refused by name, or ignored by name. A
+    call that it requires is begun for the policy. Tasks are put into the split they were asked for.
     """
 
     def __init__(
@@ -47,6 +47,8 @@ class BlackBoxEnv(BaseEnv):
         agent: str | Agent | None = None,
         command: Sequence[str] | None = None,
         pass_env: Sequence[str] = (),
+        policy_errors: PolicyErrors | None = None,
+        ignore_fields: Sequence[str] = (),
     ) -> None:
         """Choose a program; nothing is started.
 
@@ -59,9 +61,15 @@ class BlackBoxEnv(BaseEnv):
             command: The program as words of a command line, in which `{prompt}`, `{task_id}` and
                 `{seed}` stand for the task's; its result is what it writes to stdout.
             pass_env: Names of our variables that the command gets.
+            policy_errors: Rewards of ends that are the policy's doing, by the exception's qualified
+                name or the exit code; added to those that are known, which pay 0.
+            ignore_fields: Names of fields of requests that are not honoured and shall not be
+                refused either, such as `temperature`.
         """
         if (agent is None) == (command is None):
             raise ConfigError("give either agent (a function) or command (words of a command line)")
+        if isinstance(ignore_fields, str):
+            raise ConfigError(f"ignore_fields must be a list of names, got {ignore_fields!r}")
         if command is not None and (isinstance(command, str) or not command):
             raise ConfigError(f"command must be a list of words, got {command!r}")
         self._tasks = _found(tasks)
@@ -71,13 +79,14 @@ class BlackBoxEnv(BaseEnv):
             if agent is not None
             else Command(words=tuple(command or ()), pass_env=tuple(pass_env))
         )
+        self._policy_errors = checked_errors(policy_errors or {})
+        self._ignored = tuple(ignore_fields)
         self._own: Gateway | None = None
         self._gateway: Gateway | None = None
         self._place: Place | None = None
         self._running: asyncio.Task[Any] | None = None
         self._task: Task | None = None
         self._question: Question | None = None
-        self._tools: tuple[ToolSchema, ...] = ()
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of a split."""
@@ -94,28 +103,35 @@ class BlackBoxEnv(BaseEnv):
         await self.close()
         self._task = choose_task(self, seed=seed or 0, options=options or {})
         gateway = await self._opened()
-        self._place = gateway.place()
+        self._place = gateway.place(self._ignored)
         self._running = asyncio.create_task(
             self._program.run(self._task, Endpoint.of(self._place)), name="agentrl-program"
         )
-        if not await self._asked():
+        observation = await self._asked()
+        if observation is None:
             self._running.result()
             raise EnvError("the program ended without asking the policy anything")
-        question = cast("Question", self._question)
-        self._tools = question.asked.tools
-        return Observation(question.asked.messages, tools=self._tools), {}
+        return observation, {}
 
     async def step(self, action: Action) -> Step:
         """Answer the program, and return what it asks next, or how it was scored."""
         if self._question is None or self._running is None or self._task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
-        before, self._question = self._question, None
-        said = _named_calls(action, before)
-        before.answer(said)
-        if await self._asked():
-            return self._observed(before, said), 0.0, False, False, {}
-        reward, info = await judged(self._score, self._task, self._running.result())
+        question, self._question = self._question, None
+        question.answer(action)
+        if (observation := await self._asked()) is not None:
+            return observation, 0.0, False, False, {}
+        reward, info = await self._scored(self._task, self._running)
         return Observation(()), reward, True, False, info
+
+    async def _scored(self, task: Task, ended: asyncio.Task[Any]) -> tuple[float, Info]:
+        """Return the reward of a program's end; raise its error where it failed by itself."""
+        if (error := ended.exception()) is None:
+            return await judged(self._score, task, ended.result())
+        if (outcome := policy_error(error, self._policy_errors)) is None:
+            raise error
+        line, reward = outcome
+        return reward, {"policy_error": line}
 
     async def close(self) -> None:
         """End the program. Idempotent."""
@@ -142,39 +158,39 @@ class BlackBoxEnv(BaseEnv):
             self._gateway = self._own = await Gateway.open()
         return self._gateway
 
-    async def _asked(self) -> bool:
-        """Wait until the program asks or ends; whether it asks."""
+    async def _asked(self) -> Observation | None:
+        """Return what the program asks that the policy can be shown; None when it has ended."""
+        while (question := await self._next()) is not None:
+            observation = _observation(question)
+            fault = await conversation_fault(observation)
+            if fault is None:
+                self._question = question
+                return observation
+            question.refuse(fault)
+        return None
+
+    async def _next(self) -> Question | None:
         running, place = self._running, self._place
         assert running is not None
         assert place is not None
         asking = asyncio.ensure_future(place.desk.next())
         try:
             await asyncio.wait((asking, running), return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                self._question = asking.result()
+            return asking.result() if asking.done() else None
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        return self._question is not None
-
-    def _observed(self, before: Question, action: Action) -> Observation:
-        """Return the program's next request as what the policy has not seen yet."""
-        asked = cast("Question", self._question).asked
-        known: tuple[Message, ...] = (*before.asked.messages, action.message)
-        changed, self._tools = asked.tools != self._tools, asked.tools
-        new = continuation(known, asked.messages)
-        if new is None or changed:
-            return Observation(asked.messages, tools=asked.tools, anew=True)
-        return Observation(new)
 
 
-def _named_calls(action: Action, question: Question) -> Action:
-    """Return the action with ids of calls that no other turn has: programs keep tables by them."""
-    calls = [
-        replace(call, id=f"call_{question.id}_{number}")
-        for number, call in enumerate(action.tool_calls)
-    ]
-    return replace(action, tool_calls=tuple(calls))
+def _observation(question: Question) -> Observation:
+    """Return a program's request as what the policy has not seen yet."""
+    turn, new = question.node.continuation()
+    if turn is None:
+        is_first = question.desk.turns == 0
+        tools, request = question.tools, question.request
+        return Observation(new, tools=tools, anew=not is_first, request=request)
+    is_last = turn == question.desk.turns - 1
+    return Observation(new, after=None if is_last else turn, request=question.request)
 
 
 def _found(named: Any) -> Any:

@@ -14,11 +14,15 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.task import Task
 from agentrl.thread import in_thread
 from agentrl_envs.blackbox.endpoint import Endpoint
+from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
 """How much of a command's output is its result; the rest is read and dropped."""
+
+_TOLD_CHARS = 2000
+"""How much of its stderr is in the error of a command."""
 
 
 class Program(Protocol):
@@ -76,9 +80,11 @@ class Command:
             finally:
                 await process.close(grace_s=0)
             if process.returncode != 0:
-                raise EnvError(
-                    f"{self.words[0]} ended with exit code {process.returncode}: "
-                    f"{process.last_words or 'it wrote nothing to stderr'}"
+                told = process.last_words[-_TOLD_CHARS:] or "it wrote nothing to stderr"
+                raise ProgramEnded(
+                    f"{self.words[0]} ended with exit code {process.returncode}: {told}",
+                    code=process.returncode or 0,
+                    stderr=process.last_words,
                 )
             return written.decode(errors="replace")
         finally:

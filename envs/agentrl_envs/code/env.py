@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from agentrl.env import Action, call, say
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl.tool_env import ToolEnv
 from agentrl_envs.code.recipes import code_for
-from agentrl_envs.reasoning.env import task_stream, verdict, worded
+from agentrl_envs.reasoning.env import VerifiedEnv, task_stream, worded
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
 from agentrl_tools.python import Python
 
@@ -18,7 +17,7 @@ SYSTEM = (
 )
 
 
-class CodeEnv(ToolEnv):
+class CodeEnv(VerifiedEnv):
     """A problem and a stateful Python interpreter in a sandbox; the last message is the answer.
 
     Scored as `ReasoningEnv` is. Forks copy the interpreter with all its names.
@@ -38,8 +37,9 @@ class CodeEnv(ToolEnv):
         """Choose problems as `ReasoningEnv` does; `tool_timeout_s` bounds one call of the tool."""
         chosen = mixture(families, difficulty)
         super().__init__(
+            chosen,
+            partial_credit=partial_credit,
             tasks=task_stream(chosen, size=size, heldout_fraction=heldout_fraction),
-            reward=verdict(chosen, partial_credit=partial_credit),
             tools=(Python,),
             system=system,
             gold=play,

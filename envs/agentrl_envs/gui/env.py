@@ -109,6 +109,11 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         """Return the schema of the one tool."""
         return (self._signature.schema,)
 
+    @property
+    def desktop(self) -> Desktop:
+        """Desktop of the running episode; `RuntimeError` without one."""
+        return self._running().desktop
+
     async def places(self) -> Mapping[int, Box]:
         """Return where the elements are that were shown last, in the units of coordinates.
 

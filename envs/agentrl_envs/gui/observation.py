@@ -9,6 +9,7 @@ from PIL import Image as Pictures
 
 from agentrl.errors import ConfigError
 from agentrl.message import Image
+from agentrl.thread import in_thread
 from agentrl_envs.gui.desktop import Desktop, Picture
 from agentrl_envs.web.observation.look import capped
 from agentrl_envs.web.observation.marks import mark
@@ -133,11 +134,12 @@ async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
     pictured = [kind for kind in wants.kinds if kind != "axtree"]
     if pictured:
         picture = await desktop.picture()
-        png = encoded(picture, wants.shown(picture.width, picture.height))
         size = (picture.width, picture.height)
+        png = await in_thread(encoded, picture, wants.shown(*size))
         for kind in pictured:
             spots = {number: tuple(map(float, box)) for number, box in boxes.items()}
-            images.append(Image(png if kind == "screenshot" else mark(png, _four(spots), size)))
+            marked = await in_thread(mark, png, _four(spots), size) if kind == "marks" else png
+            images.append(Image(marked))
     return View(text=text, images=tuple(images), nodes=nodes, boxes=boxes, silent=tuple(silent))
 
 
@@ -241,7 +243,9 @@ def _node(
         return Node(role="text", name=words) if words else None
     attributes: dict[str, str] = {}
     if text is not None and named not in ("button", "togglebutton", "checkbox", "radio", "cell"):
-        attributes["value"] = _cut(text.rstrip("\n"), wants.max_name_characters * 10)
+        # What a terminal has just written, and its prompt, are at the end.
+        cut = _cut_start if named == "terminal" else _cut
+        attributes["value"] = cut(text.rstrip("\n"), wants.max_name_characters * 10)
         if not attributes["value"]:
             del attributes["value"]
     elif value is not None and named not in _FRAME_ROLES:
@@ -278,6 +282,10 @@ def _window_of(windows: list[dict[str, Any]], pid: int, name: str) -> dict[str, 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _cut_start(text: str, most: int) -> str:
+    return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
 
 
 def _four(spots: Mapping[int, tuple[float, ...]]) -> dict[int, tuple[float, float, float, float]]:

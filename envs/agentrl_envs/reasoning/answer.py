@@ -2,7 +2,8 @@
 
 import re
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+from agentrl.rewards import tagged_answer
+
 _LABELLED = re.compile(r"\banswer:", re.IGNORECASE)
 _THOUGHTS_END = "</think>"
 
@@ -14,6 +15,5 @@ def final_answer(text: str) -> str:
     thoughts up to `</think>` never do.
     """
     text = text.rpartition(_THOUGHTS_END)[2]
-    if tagged := _TAGGED.findall(text):
-        return tagged[-1].strip()
-    return _LABELLED.split(text)[-1].strip()
+    tagged = tagged_answer(text)
+    return (_LABELLED.split(text)[-1] if tagged is None else tagged).strip()

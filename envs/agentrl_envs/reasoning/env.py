@@ -1,8 +1,9 @@
 """One question, one answer: reasoning-gym's families as a single-turn environment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
-from agentrl.env import say
+from agentrl.env import Action, say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.rewards import last_text
@@ -12,6 +13,7 @@ from agentrl_envs.reasoning.answer import final_answer
 from agentrl_envs.reasoning.family import Family
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
 from agentrl_envs.reasoning.tasks import entry_of, tasks_of
+from agentrl_envs.reasoning.verifiers import VerifierPool
 
 SYSTEM = (
     "Solve the problem. You may think first. Then give the final answer, in exactly the form the "
@@ -19,7 +21,59 @@ SYSTEM = (
 )
 
 
-class ReasoningEnv(ToolEnv):
+class VerifiedEnv(ToolEnv):
+    """Problems of families, scored by the families' own verifiers.
+
+    The verifiers run in processes of their own. A run's environments share those; an environment
+    outside of a run has its own until it is closed.
+    """
+
+    def __init__(
+        self, families: Mapping[str, Family], *, partial_credit: bool, **settings: Any
+    ) -> None:
+        """Score with these families; `settings` are those of `ToolEnv`."""
+        self._families = families
+        self._partial_credit = partial_credit
+        self._verifiers: VerifierPool | None = None
+        super().__init__(reward=self._verdict, **settings)
+
+    async def fork(self) -> Self:
+        """Return a copy with its own copy of every tool."""
+        other = await super().fork()
+        other._verifiers, other._reward = None, other._verdict
+        return other
+
+    async def close(self) -> None:
+        """Close the tools of this episode, and verifiers that nobody shares."""
+        verifiers, self._verifiers = self._verifiers, None
+        try:
+            await super().close()
+        finally:
+            if verifiers is not None:
+                await verifiers.close()
+
+    async def _verdict(self, task: Task, messages: Sequence[Message]) -> float:
+        """Return the score of the last message's answer."""
+        family = self._families.get(task.data["family"])
+        if family is None:
+            raise ConfigError(
+                f"task {task.id!r} belongs to the family {task.data['family']!r}, and this "
+                f"environment has {', '.join(self._families)}; make it with the task's own families"
+            )
+        answer = final_answer(last_text(messages))
+        score = family.decided(answer, entry_of(task))
+        if score is None:
+            score = await (await self._pool()).judge(family, task, answer)
+        return score if self._partial_credit else float(score >= 1)
+
+    async def _pool(self) -> VerifierPool:
+        pool = await VerifierPool.of_run()
+        if pool is None:
+            pool = self._verifiers = self._verifiers or VerifierPool()
+        return pool
+
+
+class ReasoningEnv(VerifiedEnv):
     """Asks one problem and scores the reply with the family's own verifier.
 
     The answer is what stands between the last `<answer>` tags, else what follows the last
@@ -49,11 +103,17 @@ class ReasoningEnv(ToolEnv):
         """
         chosen = mixture(families, difficulty)
         super().__init__(
+            chosen,
+            partial_credit=partial_credit,
             tasks=task_stream(chosen, size=size, heldout_fraction=heldout_fraction),
-            reward=verdict(chosen, partial_credit=partial_credit),
             system=system,
-            gold=lambda task, seen: say(worded(reference(task), seen)),
+            gold=play,
         )
+
+
+def play(task: Task, seen: Sequence[Message]) -> Action:
+    """Give the reference answer."""
+    return say(worded(reference(task), seen))
 
 
 def task_stream(
@@ -76,24 +136,6 @@ def task_stream(
         return tasks_of(families, split, seed, size=size, heldout_fraction=heldout_fraction)
 
     return tasks
-
-
-def verdict(
-    families: Mapping[str, Family], *, partial_credit: bool
-) -> Callable[[Task, Sequence[Message]], float]:
-    """Return the reward of a conversation: the verifier's score of its last message."""
-
-    def reward(task: Task, messages: Sequence[Message]) -> float:
-        family = families.get(task.data["family"])
-        if family is None:
-            raise ConfigError(
-                f"task {task.id!r} belongs to the family {task.data['family']!r}, and this "
-                f"environment has {', '.join(families)}; make it with the task's own families"
-            )
-        score = family.score(final_answer(last_text(messages)), entry_of(task))
-        return score if partial_credit else float(score >= 1)
-
-    return reward
 
 
 def reference(task: Task) -> str:

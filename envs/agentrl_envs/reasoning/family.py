@@ -8,6 +8,7 @@ import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
+from fractions import Fraction
 from functools import cached_property
 from itertools import count
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl_envs.families import FAMILIES, UNUSABLE
 from agentrl_envs.reasoning.guard import admissible
+from agentrl_envs.reasoning.record import to_json
 
 Entry = dict[str, Any]
 """What reasoning-gym calls a problem: `question`, `answer`, `metadata`."""
@@ -29,6 +31,17 @@ IMPURE = frozenset({"bf", "list_functions", "pool_matrix", "rectangle_count"})
 """Families that print, or use the process-wide random generators, while they make a problem."""
 TRUTHY = frozenset({"game_of_life_halting"})
 """Families whose verifier takes any answer for right; they get reasoning-gym's exact one."""
+ALL_OR_NOTHING = frozenset(
+    {
+        *("calendar_arithmetic", "game_of_life", "mini_sudoku", "polynomial_equations"),
+        *("prime_factorization", "rectangle_count", "sentence_reordering", "sudoku"),
+        *("time_intervals", "word_sorting"),
+    }
+)
+"""Families whose partial credit is paid for answers that solve nothing, such as a board of zeros, a
+number near most, or the question's own words. They pay 1 for a perfect answer, else 0."""
+COIN_FLIP_ERROR, COIN_FLIP_RELATIVE_ERROR = Fraction(1, 10_000), Fraction(1, 100)
+"""How far a probability may be off; reasoning-gym pays for the first digit, which is a zero."""
 UNSOUND: Mapping[str, re.Pattern[str]] = {
     "jugs": re.compile(r'^\["No solution"\]$'),
     "simple_equations": re.compile(r": 0 = 0$"),
@@ -39,6 +52,7 @@ Every number solves `0 = 0`, and one is taken for right; a solver that gave up l
 that the verifier refuses.
 """
 
+_INTEGER = re.compile(r"\b\d+\b")
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -53,6 +67,8 @@ class Family:
         self, name: str, params: Mapping[str, Any] | None = None, *, difficulty: int | None = None
     ) -> None:
         self.name = name
+        self.settings = {"name": name, "params": to_json(params or {}), "difficulty": difficulty}
+        """What `mixture.family_of` makes an equal one from, in JSON's types."""
         self._dataset_class, self._config = _configured(name, dict(params or {}), difficulty)
 
     def entries(self, seed: int) -> Iterator[tuple[int, Entry]]:
@@ -77,18 +93,35 @@ class Family:
                     yield start + index, entry
 
     def score(self, answer: str, entry: Mapping[str, Any]) -> float:
-        """Return reasoning-gym's own verdict, between 0 and 1; `entry` may be changed by it.
+        """Return the score of an answer, between 0 and 1, all in this process."""
+        decided = self.decided(answer, entry)
+        return self.judge(answer, entry) if decided is None else decided
 
-        No answer scores 0, and so does one the verifier cannot read or must not see (`guard`).
+    def decided(self, answer: str, entry: Mapping[str, Any]) -> float | None:
+        """Return the score of an answer that no verifier has to see, None for any other.
+
+        The reference is right. No answer is wrong, and so is one beyond the limits of `guard`.
+        """
+        if answer == entry["answer"]:
+            return 1.0
+        return None if answer and admissible(self.name, answer) else 0.0
+
+    def judge(self, answer: str, entry: Mapping[str, Any]) -> float:
+        """Return reasoning-gym's own verdict, 0 where its verifier cannot read the answer.
+
+        Foreign code: it may take any time and memory, and change `entry`.
         """
         try:
-            if answer != entry["answer"] and not (answer and admissible(self.name, answer)):
-                return 0.0
-            return float(self._judge(answer, entry))
+            score = float(self._judge(answer, entry))
         except _UNREADABLE:
             return 0.0
+        return float(score >= 1) if self.name in ALL_OR_NOTHING else score
 
     def _judge(self, answer: str, entry: Mapping[str, Any]) -> float:
+        if self.name == "coin_flip":
+            return is_probability(answer, **entry["metadata"]["rational"])
+        if self.name == "puzzle24" and not uses_numbers(answer, entry["metadata"]["numbers"]):
+            return 0.0
         if self.name in TRUTHY:
             from reasoning_gym.dataset import ProceduralDataset
 
@@ -131,6 +164,18 @@ class Family:
         finally:
             random.setstate(own)
             np.random.set_state(arrays)
+
+
+def is_probability(answer: str, numerator: int, denominator: int) -> bool:
+    """Return whether an answer is this probability, as a fraction or to two digits or more."""
+    exact = Fraction(numerator, denominator)
+    error = abs(Fraction(answer.replace(",", "")) - exact)
+    return error <= min(COIN_FLIP_ERROR, COIN_FLIP_RELATIVE_ERROR * exact)
+
+
+def uses_numbers(formula: str, numbers: Sequence[int]) -> bool:
+    """Return whether a formula has these numbers, each as often as it is there, and no others."""
+    return sorted(map(int, _INTEGER.findall(formula))) == sorted(numbers)
 
 
 def known(name: str) -> str:

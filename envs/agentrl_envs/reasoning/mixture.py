@@ -29,7 +29,7 @@ def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Fami
                 f"difficulty names the task family {known(name)!r}, which is not among families: "
                 f"{', '.join(chosen)}"
             )
-    return {name: _family(name, params, levels.get(name)) for name, params in chosen.items()}
+    return {name: family_of(name, params, levels.get(name)) for name, params in chosen.items()}
 
 
 def _by_name(families: Families) -> dict[str, Mapping[str, Any]]:
@@ -43,7 +43,8 @@ def _by_name(families: Families) -> dict[str, Mapping[str, Any]]:
 _SHARED: dict[tuple[str, str, int | None], Family] = {}
 
 
-def _family(name: str, params: Mapping[str, Any], difficulty: int | None) -> Family:
+def family_of(name: str, params: Mapping[str, Any], difficulty: int | None) -> Family:
+    """Return a family; equal arguments give one object."""
     key = (name, repr(sorted(params.items())), difficulty)
     if key not in _SHARED:
         _SHARED[key] = Family(name, params, difficulty=difficulty)

@@ -1,8 +1,7 @@
 """Whether an action does what the expert did. Pure; what counts as the same is configured."""
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -15,7 +14,7 @@ Matches = Callable[[Action, Action, Mapping[int, Box]], bool]
 """Of what the policy did, what the expert did, and where the elements were, by their numbers."""
 _NOWHERE: Mapping[int, Box] = {}
 
-_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+_OPEN, _CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +100,29 @@ def _kind(call: ToolCall) -> tuple[str, str | None]:
 
 def spoken(action: Action) -> str:
     """Return what is said outside thinking blocks."""
-    return _THINKING.sub("", action.text)
+    end, parts = 0, list[str]()
+    for start, next_end in _thinking_blocks(action.text):
+        parts.append(action.text[end:start])
+        end = next_end
+    return "".join([*parts, action.text[end:]])
 
 
 def has_thought(action: Action) -> bool:
     """Return whether something is thought: in a block of its own, or beside the calls."""
-    block = _THINKING.search(action.text)
-    if block is not None:
-        return bool(block[0].removeprefix("<think>").removesuffix("</think>").strip())
+    for start, end in _thinking_blocks(action.text):
+        return bool(action.text[start + len(_OPEN) : end - len(_CLOSE)].strip())
     return bool(action.tool_calls) and bool(action.text.strip())
+
+
+def _thinking_blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each closed block starts and ends, its tags included."""
+    end = 0
+    while (start := text.find(_OPEN, end)) >= 0:
+        closed = text.find(_CLOSE, start)
+        if closed < 0:
+            return
+        end = closed + len(_CLOSE)
+        yield start, end
 
 
 def _is_number(value: Any) -> bool:

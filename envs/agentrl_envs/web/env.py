@@ -24,6 +24,8 @@ from agentrl_envs.web.world import Verdict, World
 _POOLS = Pools("browser", BrowserPool, BrowserSettings)
 _ANSWER = "answer"
 _MOST_MS = 60_000
+URL_CHARACTERS = 1000
+"""Of an address that is shown."""
 
 Clock = Literal["real", "steps"]
 
@@ -217,9 +219,11 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
     async def _shown(self, visit: Visit) -> Content:
         view = await look(visit.tab, self._wants)
         lines = [f"notice: {notice}" for notice in visit.taken_notices()]
-        lines += [f"url: {view.url}", f"title: {view.title}"]
+        lines += [f"url: {_cut(view.url)}", f"title: {view.title}"]
         if len(visit.tabs) > 1:
-            tabs = [f"{i}{'*' if i == visit.at else ''} {t.url}" for i, t in enumerate(visit.tabs)]
+            marks = ["*" if number == visit.at else "" for number in range(len(visit.tabs))]
+            urls = [_cut(tab.url) for tab in visit.tabs]
+            tabs = [f"{number}{marks[number]} {url}" for number, url in enumerate(urls)]
             lines.append(f"tabs: {', '.join(tabs)}")
         text = "\n".join([*lines, view.text]).rstrip("\n")
         return (text, *view.images) if view.images else text
@@ -273,6 +277,11 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
             await world.close()
         else:
             await self._give_back(visit, world)
+
+
+def _cut(url: str) -> str:
+    """Return an address as it is shown: a page may give itself one of two megabytes."""
+    return url if len(url) <= URL_CHARACTERS else f"{url[:URL_CHARACTERS]}…"
 
 
 def _looks(content: Content) -> str:

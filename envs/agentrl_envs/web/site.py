@@ -12,7 +12,9 @@ to the origins are made from this machine, over HTTP, by the environment and not
 whatever a page asks for elsewhere does not exist.
 """
 
+import asyncio
 import inspect
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +24,7 @@ from agentrl.message import Message
 from agentrl.registry import load
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.web.browser.policy import is_within, origin_of
+from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
 from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
 
 if TYPE_CHECKING:
@@ -132,21 +135,25 @@ class SiteWorld:
         client = self._opened()
         sent = {name: value for name, value in request.headers.items() if name not in _HOP}
         try:
-            reply = await client.request(
-                request.method,
-                request.url,
-                headers={**sent, **self._headers},
-                content=request.body,
-            )
-        except httpx.HTTPError as error:
-            body = f"the site did not answer: {type(error).__name__}".encode()
+            async with (
+                asyncio.timeout(_TIMEOUT_S),
+                client.stream(
+                    request.method,
+                    request.url,
+                    headers={**sent, "accept-encoding": "gzip", **self._headers},
+                    content=request.body,
+                ) as reply,
+            ):
+                body = await _body(reply)
+        except (httpx.HTTPError, OverflowError, TimeoutError, zlib.error) as error:
+            body = f"the site did not answer: {type(error).__name__} {error}"[:500].encode()
             return WebResponse(status=502, headers={"content-type": "text/plain"}, body=body)
         client.cookies.clear()  # they are the browser's to keep
         kept = [(name, value) for name, value in reply.headers.multi_items() if name not in _HOP]
         headers: dict[str, str] = {}
         for name, value in kept:
             headers[name] = f"{headers[name]}\n{value}" if name in headers else value
-        return WebResponse(status=reply.status_code, headers=headers, body=reply.content)
+        return WebResponse(status=reply.status_code, headers=headers, body=body)
 
     async def begin(self, page: LivePage) -> str:
         """Return the task's prompt."""
@@ -187,6 +194,22 @@ class SiteWorld:
                 transport=transport, follow_redirects=False, timeout=_TIMEOUT_S, trust_env=False
             )
         return self._client
+
+
+async def _body(reply: "httpx.Response") -> bytes:
+    """Return what a site answers, unpacked. OverflowError where that is over the limit."""
+    packing = reply.headers.get("content-encoding", "identity").strip().lower()
+    if packing not in ("identity", "gzip"):
+        raise OverflowError(f"it is packed as {packing[:40]!r}, and only gzip was asked for")
+    unpacked = bytearray()
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    async for data in reply.aiter_raw():
+        if packing == "gzip":
+            data = unpacker.decompress(data, MAX_BODY_BYTES + 1 - len(unpacked))
+        unpacked += data
+        if len(unpacked) > MAX_BODY_BYTES:
+            raise OverflowError(f"the limit is {MAX_BODY_BYTES} bytes")
+    return bytes(unpacked)
 
 
 def _app(name: str) -> Callable[..., Any]:

@@ -12,6 +12,8 @@ KEEPER_PROCESSES = 8
 SUPERVISOR_BYTES = 256 * 2**20
 SUPERVISOR_PROCESSES = 64
 """The supervisor, and the sessions it has ready."""
+_SOCKETS_SHARE = 4
+"""One part in so many of the memory is what buffers of sockets may hold beside it, with v1."""
 _PERIOD_US = 100_000
 _QUOTA_MIN_US = 1000
 
@@ -34,7 +36,7 @@ class Value:
     file: str
     text: str
     optional: bool = False
-    """Kernels without swap accounting lack the file."""
+    """Kernels without swap accounting, or without this kind of counting, lack the file."""
 
 
 def values(version: Version, bounds: Bounds) -> tuple[Value, ...]:
@@ -44,6 +46,9 @@ def values(version: Version, bounds: Bounds) -> tuple[Value, ...]:
         if version == 1:
             found.append(Value("memory", "memory.limit_in_bytes", f"{memory_bytes}"))
             found.append(Value("memory", "memory.memsw.limit_in_bytes", f"{memory_bytes}", True))
+            # Buffers of sockets, of UDP too: v1 counts them apart, and only where they are limited.
+            sockets = f"{memory_bytes // _SOCKETS_SHARE}"
+            found.append(Value("memory", "memory.kmem.tcp.limit_in_bytes", sockets, True))
         else:
             found.append(Value("memory", "memory.max", f"{memory_bytes}"))
             found.append(Value("memory", "memory.swap.max", "0", True))

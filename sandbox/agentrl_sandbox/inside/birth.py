@@ -19,7 +19,14 @@ from typing import Literal
 
 from agentrl_sandbox.inside import kernel, place
 from agentrl_sandbox.inside.frames import START_S, FrameError, Reader, encode
-from agentrl_sandbox.inside.life import SCM_CREDENTIALS, SO_PASSCRED, Life, Wires, nonce
+from agentrl_sandbox.inside.life import (
+    SCM_CREDENTIALS,
+    SO_PASSCRED,
+    Life,
+    Process,
+    Wires,
+    nonce,
+)
 from agentrl_sandbox.inside.notify import Asked, Listener
 from agentrl_sandbox.inside.processes import view
 from agentrl_sandbox.inside.state import Session
@@ -47,8 +54,8 @@ class Birth:
     wires: Wires
     origin: Life | None = None
     """The interpreter that is being copied."""
-    pid: int = 0
-    """0 until it has greeted, when it is a copy."""
+    process: Process = field(default_factory=Process)
+    """None until it has greeted, when it is a copy."""
     nonce: str = field(default_factory=nonce)
     listener: Listener | None = None
     deadline_s: float = field(default_factory=lambda: time.monotonic() + START_S)
@@ -89,10 +96,17 @@ class Birth:
             raise Stillborn("it did not greet as agreed")
         if "error" in body:
             raise Stillborn(str(body["error"])[:1000])
-        if self.pid and pid != self.pid:
+        if not self.process.pid:
+            self._take_hold(pid)
+        elif pid != self.process.pid:
             raise Stillborn("somebody else greeted")
-        self.pid = pid
         return "hello" if "hello" in body else "unshared"
+
+    def _take_hold(self, pid: int) -> None:
+        try:
+            self.process = Process(pid)
+        except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
+            raise Stillborn(f"it ended when it had greeted: {error}") from error
 
     def _unpack(self, ancillary: list[tuple[int, int, bytes]]) -> int:
         """Return the sender, for whom the kernel vouches, and keep a listener that came along."""
@@ -110,17 +124,17 @@ class Birth:
 
     def may_unshare(self, asked: Asked) -> bool:
         """Say whether this system call is the one that this birth needs."""
-        return self.apart and asked.pid == self.pid and asked.args[0] == APART
+        return self.apart and asked.pid == self.process.pid and asked.args[0] == APART
 
     def settle(self, *, processes: int, own_namespaces: Mapping[int, int]) -> str:
         """Let it move in; return the nonce with which it will greet the host."""
         home = self.session.place
         if home.is_detached:
             # What it runs came from the original, which may have planted other things in it.
-            if self.origin is not None and view(self.pid) in (0, self.origin.view):
+            if self.origin is not None and view(self.process.pid) in (0, self.origin.view):
                 raise Stillborn("the copy has no namespaces of its own")
             try:
-                place.appear(home, self.pid, own_namespaces)
+                place.appear(home, self.process.pid, own_namespaces)
             except OSError as error:
                 raise Stillborn(f"its files cannot be mounted: {error}") from error
         greeting = nonce()

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import confine, kernel, processes
+from agentrl_sandbox.inside import confine, kernel
 from agentrl_sandbox.inside.confine import Confinement
-from agentrl_sandbox.inside.life import Death, death_of
+from agentrl_sandbox.inside.life import Death, Process
 from agentrl_sandbox.inside.output import Clipped
 
 _CHUNK_BYTES = 2**16
@@ -71,15 +71,14 @@ def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: Confinement)
 
 @dataclass
 class Command:
-    """A running command. Whoever still holds its output when it has ended writes into the void."""
+    """A running command. Whoever still holds its output when it has ended writes for nobody."""
 
     request: int
     timeout_s: float
     selector: selectors.BaseSelector
     on_end: Callable[["Command"], None]
     output_bytes: int
-    pid: int = 0
-    pidfd: int = -1
+    process: Process = field(default_factory=Process)
     started_s: float = field(default_factory=time.monotonic)
     trouble: str = ""
     """Why the program could not be started."""
@@ -102,8 +101,8 @@ class Command:
         os.lseek(source, 0, os.SEEK_SET)
         out, err, report = os.pipe(), os.pipe(), os.pipe()
         try:
-            self.pid = kernel.fork()
-            if self.pid == 0:
+            pid = kernel.fork()
+            if pid == 0:
                 _become(order, (source, out[1], err[1], report[1]), namespaces)
         except OSError:
             for fd in (out[0], err[0], report[0]):
@@ -113,8 +112,8 @@ class Command:
             for fd in (source, out[1], err[1], report[1]):
                 os.close(fd)
         self._report = report[0]
-        self.pidfd = os.pidfd_open(self.pid)
-        self.selector.register(self.pidfd, selectors.EVENT_READ, self._ended)
+        self.process = Process(pid)
+        self.selector.register(self.process.pidfd, selectors.EVENT_READ, self._ended)
         for fd in (out[0], err[0]):
             os.set_blocking(fd, False)
             clipped = Clipped(self.output_bytes)
@@ -124,19 +123,25 @@ class Command:
 
     def end(self) -> Death:
         """Kill it if need be, and take in what it wrote."""
-        processes.kill(self.pid)
-        death = death_of(self.pid, self.pidfd)
-        self.selector.unregister(self.pidfd)
-        os.close(self.pidfd)
+        self.selector.unregister(self.process.pidfd)
+        death = self.process.end()
         self.trouble = os.read(self._report, 2**12).decode(errors="replace")
         os.close(self._report)
         for fd in list(self._open):
-            for _ in range(_DRAIN_CHUNKS_MAX):
-                if not self._pump(fd):
-                    break
+            self._drain(fd)
             if fd in self._open:
                 self._open[fd] = None
+                self.selector.unregister(fd)
         return death
+
+    def drain(self) -> bool:
+        """Drop what those it left behind have written since; whether they may write more.
+
+        Now and then, and not as fast as they can: who reads at once works as hard as they do.
+        """
+        for fd in list(self._open):
+            self._drain(fd)
+        return bool(self._open)
 
     def abandon(self) -> None:
         """Stop listening to those it left behind."""
@@ -156,6 +161,11 @@ class Command:
         if fd in self._open:  # else it was drained and closed since the event came
             self._pump(fd)
 
+    def _drain(self, fd: int) -> None:
+        for _ in range(_DRAIN_CHUNKS_MAX):
+            if not self._pump(fd):
+                break
+
     def _pump(self, fd: int) -> bool:
         try:
             data = os.read(fd, _CHUNK_BYTES)
@@ -169,8 +179,8 @@ class Command:
         return True
 
     def _close(self, fd: int) -> None:
-        del self._open[fd]
-        self.selector.unregister(fd)
+        if self._open.pop(fd) is not None:
+            self.selector.unregister(fd)
         os.close(fd)
 
 

@@ -40,14 +40,16 @@ class Commands:
         self._selector = selector
         self._reply = reply
         self._known = known
+        self._ended: list[Command] = []
+        """Those whose output somebody may still write to."""
 
     def run(self, request: int, session: Session, body: Body, blob: bytes) -> None:
         """Start a command; it is answered when it is over."""
-        if session.cpu_s >= self._settings.cpu_s:
+        if session.used_cpu_s >= self._settings.cpu_s:
             self._reply(request, _not_run("limit", self._quota.cpu_text))
             return
         home = session.place
-        confinement = self._quota.confinement(session.cpu_s)
+        confinement = self._quota.confinement(session.used_cpu_s)
         order = Order(body["argv"], body["env"], body["cwd"], blob, home.path, confinement)
         timeout_s, output_bytes = body["timeout_s"], self._settings.output_bytes
         over = partial(self.over, session)
@@ -68,21 +70,25 @@ class Commands:
         if session.commands.pop(command.request, None) is None:
             return
         death = command.end()
+        self._ended.append(command)
         session.cpu_s += death.cpu_s
         body: Body = {"status": status, "error": None, "exit_code": None, **command.output()}
         if status == "timeout":
             body["error"] = f"stopped after {command.timeout_s:g} s"
-            self._end_left(session)
+        elif status == "limit" or death.signal == signal.SIGXCPU:
+            body.update(status="limit", error=self._quota.cpu_text)
         elif command.trouble:
             body.update(status="error", error=f"cannot start: {command.trouble}")
-        elif death.signal == signal.SIGXCPU:
-            body.update(status="limit", error=self._quota.cpu_text)
         else:
             body["exit_code"] = 128 + death.signal if death.signal else death.code
-        if not self._settings.isolated:
+        if status != "ok" or not self._settings.isolated:
             self._end_left(session)
         body["seconds"] = time.monotonic() - command.started_s
         self._reply(command.request, body)
+
+    def drain(self) -> None:
+        """Drop what was written to the output of commands that have ended."""
+        self._ended = [command for command in self._ended if command.drain()]
 
     def _end_left(self, session: Session) -> None:
         """End what commands left running, those of the interpreter not."""

@@ -5,6 +5,7 @@ further in, where its user has capabilities, the supervisor finds what bubblewra
 a process namespace it owns, few devices, and nothing that two sessions could both write to.
 """
 
+import glob
 import os
 import sys
 from typing import NoReturn
@@ -21,6 +22,9 @@ LINKS = {
     "shm": "/home/agent",
 }
 """Beside the devices. Shared memory counts as files of the session, because it is."""
+OF_AGENTRL = ("agentrl", "agentrl_envs", "agentrl_sandbox", "agentrl_tools", "agentrl-*.dist-info")
+"""What an installation of agentrl puts among Python packages."""
+_PACKAGES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/opt/*/lib")
 _STAGE = "/sys"
 """Covered anyway, so it can hold the devices until they are covered too."""
 
@@ -28,6 +32,7 @@ _STAGE = "/sys"
 def main() -> NoReturn:
     """Take standard input and error from the socket named by the first argument, and serve."""
     arrive(sys.argv[1])
+    refuse_agentrl()
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID)
     pid = kernel.fork()
     if pid > 0:
@@ -38,6 +43,18 @@ def main() -> NoReturn:
     kernel.drop_capabilities(keep=kernel.CAPABILITIES_OF_KEEPERS)
     supervisor.main()
     os._exit(1)
+
+
+def refuse_agentrl() -> None:
+    """End where the image has agentrl among its Python packages: environments are answers."""
+    tops = {*_PACKAGES, f"{sys.prefix}/lib", f"{sys.prefix}/lib64"}
+    patterns = (f"{top}/python*/*-packages/{name}" for top in tops for name in OF_AGENTRL)
+    found = [path for pattern in patterns for path in glob.glob(pattern)]
+    if found:
+        sys.exit(
+            f"the image has {min(found)}, and its sessions could read the answers of agentrl's "
+            "environments there; name an image without agentrl in sandbox.image"
+        )
 
 
 def hide() -> None:

@@ -5,6 +5,7 @@ code leads nowhere.
 """
 
 import fcntl
+import heapq
 import os
 import stat
 
@@ -12,6 +13,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 DEPTH_MAX = 256
 """Directories one below the other; each takes an open descriptor while they are walked."""
+ENTRIES_PAGE = 4096
+"""Of a directory at once: with names that JSON escapes byte for byte they fit into one frame."""
 _FICLONE = 0x40049409
 _PIECE_BYTES = 2**30
 
@@ -106,8 +109,11 @@ def read(root: str, path: str, *, limit_bytes: int) -> bytes:
         return data
 
 
-def entries(root: str, path: str) -> list[tuple[str, str, int]]:
-    """Return name, kind and size of what a directory below `root` holds, by name."""
+def entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, int]]:
+    """Return name, kind and size of what a directory below `root` holds, by name.
+
+    One page of it: the first `ENTRIES_PAGE` names after `after`. A shorter page is the last.
+    """
     if path in ("", "."):
         directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
@@ -117,21 +123,22 @@ def entries(root: str, path: str) -> list[tuple[str, str, int]]:
         finally:
             os.close(parent)
     try:
-        with os.scandir(directory) as found:
-            names = sorted(_entry(entry) for entry in found)
+        names = (name for name in os.listdir(directory) if name > after)
+        return [_entry(name, directory) for name in heapq.nsmallest(ENTRIES_PAGE, names)]
     finally:
         os.close(directory)
-    return names
 
 
-def _entry(entry: "os.DirEntry[str]") -> tuple[str, str, int]:
-    name = entry.name
-    mode = entry.stat(follow_symlinks=False)
-    if stat.S_ISREG(mode.st_mode):
-        return name, "file", mode.st_size
-    if stat.S_ISDIR(mode.st_mode):
+def _entry(name: str, directory: int) -> tuple[str, str, int]:
+    try:
+        state = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:  # gone since; it counts, so that a page that is short is the last
+        return name, "other", 0
+    if stat.S_ISREG(state.st_mode):
+        return name, "file", state.st_size
+    if stat.S_ISDIR(state.st_mode):
         return name, "directory", 0
-    return name, "link" if stat.S_ISLNK(mode.st_mode) else "other", 0
+    return name, "link" if stat.S_ISLNK(state.st_mode) else "other", 0
 
 
 def copy_tree(source: str, target: str) -> None:

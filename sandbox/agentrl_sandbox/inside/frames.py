@@ -51,26 +51,35 @@ class Reader:
         self._blob_max = blob_bytes_max
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes; `FrameError` at the first broken one."""
+        """Return the frames that `data` completes; `FrameError` at the first broken one.
+
+        Every byte is copied a fixed number of times, however many frames there are.
+        """
         self._buffer += data
         frames: list[Frame] = []
-        while (frame := self._next()) is not None:
-            frames.append(frame)
+        start = 0
+        with memoryview(self._buffer) as view:
+            while (end := self._end_of_frame(view, start)) is not None:
+                frames.append(_cut_frame(view, start, end))
+                start = end
+        del self._buffer[:start]
         return frames
 
-    def _next(self) -> Frame | None:
-        if len(self._buffer) < HEADER.size:
+    def _end_of_frame(self, view: memoryview, start: int) -> int | None:
+        """Return where the frame ends that begins at `start`, None while it is not whole."""
+        if len(view) - start < HEADER.size:
             return None
-        text_bytes, blob_bytes = HEADER.unpack_from(self._buffer)
+        text_bytes, blob_bytes = HEADER.unpack_from(view, start)
         if text_bytes > self._json_max or blob_bytes > self._blob_max:
             raise FrameError(f"a frame announces {text_bytes} + {blob_bytes} bytes, over the cap")
-        middle = HEADER.size + text_bytes
-        if len(self._buffer) < middle + blob_bytes:
-            return None
-        body = _parse(bytes(self._buffer[HEADER.size : middle]))
-        blob = bytes(self._buffer[middle : middle + blob_bytes])
-        del self._buffer[: middle + blob_bytes]
-        return Frame(body, blob)
+        end = start + HEADER.size + text_bytes + blob_bytes
+        return end if end <= len(view) else None
+
+
+def _cut_frame(view: memoryview, start: int, end: int) -> Frame:
+    text_bytes, _ = HEADER.unpack_from(view, start)
+    middle = start + HEADER.size + text_bytes
+    return Frame(_parse(bytes(view[start + HEADER.size : middle])), bytes(view[middle:end]))
 
 
 def _parse(text: bytes) -> dict[str, Any]:

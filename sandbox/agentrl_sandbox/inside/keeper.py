@@ -26,9 +26,17 @@ from agentrl_sandbox.inside import files, kernel, place, processes
 from agentrl_sandbox.inside.birth import Birth, Listeners, Stillborn, ask_copy
 from agentrl_sandbox.inside.command import Command, World
 from agentrl_sandbox.inside.commands import Commands
+from agentrl_sandbox.inside.cpu_time import (
+    LOOK_S,
+    REST_S,
+    ProcessSample,
+    count_started,
+    newest_pid,
+    sample_processes,
+)
 from agentrl_sandbox.inside.frames import START_S, Frame, encode
 from agentrl_sandbox.inside.interpreter import become
-from agentrl_sandbox.inside.life import Death, Life, Wires, death_of
+from agentrl_sandbox.inside.life import Death, Life, Process, Wires
 from agentrl_sandbox.inside.link import Link
 from agentrl_sandbox.inside.notify import Listener
 from agentrl_sandbox.inside.output import Capture
@@ -62,6 +70,10 @@ class Keeper:
         self._namespaces = place.own_namespaces() if settings.isolated else {}
         self._opened = 0
         self._lives = 0
+        self._looked_s = time.monotonic()
+        self._newest_pid = 0
+        self._may_compute = False
+        """Whether there were processes that the kernel does not hold to a session's CPU time."""
         self._host = Link(
             self._selector, host, on_frame=self._request, on_end=lambda _: self._leave()
         )
@@ -105,6 +117,8 @@ class Keeper:
     def _wait_s(self) -> float | None:
         deadlines = [b.deadline_s for b in self._births.values() if b.deadline_s]
         deadlines += [c.deadline_s for _, c in self._running()]
+        if self._lives:
+            deadlines.append(self._looked_s + (LOOK_S if self._may_compute else REST_S))
         wait_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         if self._settings.isolated:
             return wait_s
@@ -118,9 +132,55 @@ class Keeper:
         for session, command in self._running():
             if command.deadline_s <= now_s:
                 self._commands.over(session, command, "timeout")
+        if now_s >= self._looked_s + (LOOK_S if self._may_compute else REST_S):
+            self._look(now_s)
         if not self._settings.isolated:
             for session in self._sessions.values():
                 self._watch(session)
+
+    def _look(self, now_s: float) -> None:
+        """Add up the CPU time of each session's processes; end a session that has used its up."""
+        elapsed_s, self._looked_s = now_s - self._looked_s, now_s
+        self._commands.drain()
+        before, self._newest_pid = self._newest_pid, newest_pid()
+        if before == self._newest_pid and not self._may_compute:
+            return  # nothing has started since
+        samples = sample_processes()
+        known = self._known()
+        self._may_compute = any(sample.key[0] not in known for sample in samples)
+        seen = {key for session in self._sessions.values() for key in session.meter.seen}
+        new = sum(sample.key not in seen for sample in samples)
+        others_passed = count_started(before, self._newest_pid) > new
+        for session in [*self._sessions.values()]:
+            own = self._own(session, samples)
+            session.meter.add(own, elapsed_s=elapsed_s, others_passed=others_passed)
+            if session.meter.used_s > self._settings.cpu_s:
+                self._end_computing(session)
+
+    def _own(self, session: Session, samples: list[ProcessSample]) -> list[ProcessSample]:
+        """Return those of a session's processes; a dead one is where its parent is."""
+        if self._settings.isolated:
+            worlds = session.worlds
+            return [
+                sample
+                for sample in samples
+                if (processes.world(sample.key[0]) or processes.world(sample.parent)) in worlds
+            ]
+        tops = {session.life.pid} if session.life else set[int]()
+        tops |= {command.process.pid for command in session.commands.values()}
+        table = {sample.key[0]: sample.parent for sample in samples}
+        pids = tops.union(*(processes.below(top, table) for top in tops))
+        return [sample for sample in samples if sample.key[0] in pids]
+
+    def _end_computing(self, session: Session) -> None:
+        """End all that runs in a session that has used its CPU time up."""
+        self._drop_spare(session)
+        self._drop_births(session, self._quota.cpu_text)
+        for command in [*session.commands.values()]:
+            self._commands.over(session, command, "limit")
+        if session.life is not None:
+            self._lost(session, session.life, "limit", self._quota.cpu_text)
+        self._end_strays(session)
 
     def _watch(self, session: Session) -> None:
         """Hold the limit on processes where the kernel would count the whole user."""
@@ -145,7 +205,7 @@ class Keeper:
 
     def _spawn(self, request: int, session: Session, _: Body, __: bytes) -> None:
         """Start a fresh interpreter: a fork of this process, which never ran the code."""
-        if session.cpu_s >= self._settings.cpu_s:
+        if session.used_cpu_s >= self._settings.cpu_s:
             self._unborn(request, session, "limit", self._quota.cpu_text)
             return
         self._drop_births(session, "another interpreter was asked for")
@@ -153,18 +213,19 @@ class Keeper:
             self._bury(session)
         wires = Wires()
         birth = Birth("fresh", request, session, wires)
-        confinement = self._quota.confinement(session.cpu_s)
+        confinement = self._quota.confinement(session.used_cpu_s)
         try:
-            birth.pid = kernel.fork()
+            pid = kernel.fork()
         except OSError as error:
             wires.close()
             self._unborn(request, session, "refused", f"no process for an interpreter: {error}")
             return
-        if birth.pid == 0:
+        if pid == 0:
             home = session.place
             for kind, fd in home.namespaces.items():
                 kernel.join(fd, kind)
             become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
+        birth.process = Process(pid)
         wires.close_theirs()
         self._expect(birth)
 
@@ -192,7 +253,7 @@ class Keeper:
             return  # over, by what came before in the same round
         try:
             said = birth.heard()
-            if said == "hello" and birth.origin is not None and birth.pid in self._known(birth):
+            if said == "hello" and birth.origin and birth.process.pid in self._known(birth):
                 raise Stillborn("the copy is no process of its own")
             if birth.kind == "spare" and said:
                 birth.deadline_s = 0.0
@@ -211,15 +272,15 @@ class Keeper:
     def _move_in(self, birth: Birth) -> Body:
         session = birth.session
         self._lives += 1
-        life = Life(
-            self._lives, birth.pid, birth.wires, self._settings.output_bytes, birth.ancestors
-        )
         count = self._quota.processes(0)
-        try:
-            greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
-        except Stillborn:
-            os.close(life.pidfd)
-            raise
+        greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
+        life = Life(
+            self._lives,
+            birth.process,
+            birth.wires,
+            self._settings.output_bytes,
+            birth.ancestors,
+        )
         self._forget(birth)
         if birth.listener is not None:
             self._listeners.add(birth.listener)
@@ -227,7 +288,7 @@ class Keeper:
         session.worlds.add(life.world)
         self._sessions[session.id] = session
         self._selector.register(
-            life.pidfd, selectors.EVENT_READ, partial(self._died, session, life)
+            life.process.pidfd, selectors.EVENT_READ, partial(self._died, session, life)
         )
         self._share_processes()
         return {"session": session.id, "life": life.number, "nonce": greeting}
@@ -238,10 +299,8 @@ class Keeper:
 
     def _stillborn(self, birth: Birth, why: str) -> None:
         self._forget(birth)
-        if birth.pid:
-            processes.kill(birth.pid)
+        death = birth.process.end()
         if birth.kind == "fresh":
-            death = death_of(birth.pid, os.pidfd_open(birth.pid))
             said, _ = Capture(birth.wires.err, self._settings.output_bytes).take()
             kind, why = "refused", f"the interpreter {death.text} ({why}): {said}"
         else:
@@ -265,8 +324,8 @@ class Keeper:
     def _known(self, newborn: Birth | None = None) -> set[int]:
         """Return the processes that may be below this one."""
         known = {s.life.pid for s in self._sessions.values() if s.life}
-        known |= {b.pid for b in self._births.values() if b is not newborn}
-        return known | {c.pid for _, c in self._running()}
+        known |= {b.process.pid for b in self._births.values() if b is not newborn}
+        return known | {c.process.pid for _, c in self._running()}
 
     def _share_processes(self) -> None:
         """Leave each interpreter its share of processes, whatever its copies hold."""
@@ -278,7 +337,8 @@ class Keeper:
     def _allow(self, life: Life, count: int) -> None:
         if self._settings.isolated:
             limits = (count, self._quota.processes_max)
-            with contextlib.suppress(ProcessLookupError):
+            # Gone, or it has lowered its own hard limit, above which nobody lifts it again.
+            with contextlib.suppress(OSError, ValueError):
                 resource.prlimit(life.pid, resource.RLIMIT_NPROC, limits)
 
     # -- copies -------------------------------------------------------------------------------
@@ -296,8 +356,7 @@ class Keeper:
         spare, session.spare = session.spare, None
         if spare is not None:
             self._forget(spare)
-            processes.kill(spare.pid)
-            death_of(spare.pid, os.pidfd_open(spare.pid))
+            spare.process.end()
             spare.wires.close()
 
     def _fork(self, request: int, session: Session, body: Body, _: bytes) -> None:
@@ -317,7 +376,7 @@ class Keeper:
             self._remove(copy)
             self._reply(request, {"unsupported": f"the directory cannot be copied: {error}"})
             return
-        copy.cpu_s = session.cpu_s
+        copy.cpu_s = session.used_cpu_s
         if session.life is None:
             self._spawn(request, copy, {}, b"")  # what runs there needs namespaces to run in
             return
@@ -340,10 +399,11 @@ class Keeper:
 
     def _stop(self, request: int, session: Session, body: Body, __: bytes) -> None:
         """End an interpreter, with all it started; its spare takes its place."""
-        if session.life is None or session.life.number != body["life"]:
+        life = session.life
+        if life is None or life.number != body["life"]:
             self._reply(request, {"late": True})
             return
-        if body.get("hung_up") and processes.ended(session.life.pidfd, within_s=_LAST_BREATH_S):
+        if body.get("hung_up") and processes.ended(life.process.pidfd, within_s=_LAST_BREATH_S):
             output = self._obituary(session)
         else:
             _, output = self._bury(session)
@@ -389,10 +449,10 @@ class Keeper:
         """End the session's interpreter; how it ended, and what it had written."""
         life, session.life = session.life, None
         assert life is not None
+        self._selector.unregister(life.process.pidfd)
         death = life.end()
         for birth in [b for b in self._births.values() if b.origin is life and b.kind == "copy"]:
             self._stillborn(birth, f"the original {death.text}")
-        self._selector.unregister(life.pidfd)
         session.cpu_s += death.cpu_s
         self._end_strays(session, keep=session.world)
         out, err, truncated = life.output()

@@ -1,5 +1,6 @@
 """The keeper's view of one interpreter process: its end of the channel, its output, its end."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -32,15 +33,34 @@ class Death:
         return f"was killed by {name}"
 
 
-def death_of(pid: int, pidfd: int) -> Death:
-    """Wait for the end of a killed or dying process, and take it down."""
-    status, usage = processes.wait_end(pid, pidfd)
-    if status is None or usage is None:
-        return Death()
-    cpu_s = usage.ru_utime + usage.ru_stime
-    if os.WIFSIGNALED(status):
-        return Death(signal=os.WTERMSIG(status), cpu_s=cpu_s)
-    return Death(code=os.WEXITSTATUS(status), cpu_s=cpu_s)
+class Process:
+    """A process that is held by a descriptor: its number may be another's once it is gone."""
+
+    def __init__(self, pid: int = 0) -> None:
+        """Take hold of a process, or with 0 of none; `ProcessLookupError` when it is gone."""
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid) if pid else -1
+
+    def end(self) -> Death:
+        """Kill it, or bury it when it is dead already, and let go of it."""
+        if self.pidfd < 0:
+            return Death()
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            return self._take_down()
+        finally:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def _take_down(self) -> Death:
+        status, usage = processes.wait_end(self.pid, self.pidfd)
+        if status is None or usage is None:
+            return Death()
+        cpu_s = usage.ru_utime + usage.ru_stime
+        if os.WIFSIGNALED(status):
+            return Death(signal=os.WTERMSIG(status), cpu_s=cpu_s)
+        return Death(code=os.WEXITSTATUS(status), cpu_s=cpu_s)
 
 
 def nonce() -> str:
@@ -80,21 +100,24 @@ class Life:
     """A live interpreter."""
 
     number: int
-    pid: int
+    process: Process
     wires: Wires
     output_bytes: int
     ancestors: frozenset[int] = frozenset()
     """Lives whose user namespaces this one's is below: its processes count as theirs, too."""
-    pidfd: int = field(init=False)
     world: int = field(init=False)
     """The user namespace, which says whose a stray process is."""
     view: int = field(init=False)
     """The mount namespace."""
 
     def __post_init__(self) -> None:
-        self.pidfd = os.pidfd_open(self.pid)
         self.world = processes.world(self.pid)
         self.view = processes.view(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """Return its number."""
+        return self.process.pid
 
     def output(self) -> tuple[str, str, bool]:
         """Return what was written since the last cell, and whether some of it was left out."""
@@ -104,10 +127,8 @@ class Life:
 
     def end(self) -> Death:
         """Kill it, or bury it when it is dead already. Its output stays until `close`."""
-        processes.kill(self.pid)
-        return death_of(self.pid, self.pidfd)
+        return self.process.end()
 
     def close(self) -> None:
         """Free what we hold of it."""
-        os.close(self.pidfd)
         self.wires.close()

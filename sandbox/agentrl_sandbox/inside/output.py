@@ -112,9 +112,9 @@ class Clipped:
 
 
 def clip(text: str, limit_bytes: int) -> tuple[str, bool]:
-    """Return `text` within `limit_bytes`, and whether it was cut."""
+    """Return `text` within `limit_bytes`, without lone surrogates, and whether it was cut."""
     if len(text) * 4 <= limit_bytes:
-        return text, False
+        return text.encode(errors="replace").decode(), False
     clipped = Clipped(limit_bytes)
     clipped.add(text.encode(errors="replace"))
     return clipped.text(), clipped.truncated

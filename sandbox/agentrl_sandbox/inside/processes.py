@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from resource import struct_rusage
 
 EVERYBODY = -1
@@ -41,7 +41,11 @@ def _parent(pid: str) -> int:
 
 def descendants(root: int) -> set[int]:
     """Return the processes below `root`, without it."""
-    table = parents()
+    return below(root, parents())
+
+
+def below(root: int, table: Mapping[int, int]) -> set[int]:
+    """Return the processes below `root`, without it, given the parent of each."""
     found: set[int] = set()
     frontier = {root}
     while frontier:
@@ -54,7 +58,7 @@ def threads(pid: int) -> int:
     """Return how many threads a process has, 0 when it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/task"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0
 
 
@@ -95,10 +99,11 @@ def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
     if not ended(pidfd, within_s=KILL_S):
         raise TimeoutError(f"process {pid} outlived SIGKILL by {KILL_S} s")
     try:
-        _, status, usage = os.wait4(pid, 0)
+        # It is dead. Who would still have to be waited for is another one with its number.
+        found, status, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:
         return None, None
-    return status, usage
+    return (status, usage) if found else (None, None)
 
 
 def end_strays(known: Collection[int], worlds: Collection[int] | None = None) -> None:

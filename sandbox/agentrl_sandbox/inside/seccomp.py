@@ -63,6 +63,8 @@ _PRCTL = (
 
 RULES: dict[str, tuple[Case, ...]] = {
     "clone": (((Is(0, (0,), mask=_NAMESPACE_FLAGS),), ALLOW),),
+    # F_NOTIFY tells who lists a directory, one of the machine's as well.
+    "fcntl": (((Is(1, (1026,)),), refusal(errno.EINVAL)), ((), ALLOW)),
     # The families that a network namespace confines; streams and datagrams, TCP and UDP.
     "socket": (
         ((Is(0, (_UNIX,)),), ALLOW),

@@ -33,8 +33,9 @@ class Shelf:
         )
 
     def entries(self, request: int, session: Session, body: Body, _: bytes) -> None:
-        """Answer with what a directory holds."""
-        self._answer(request, lambda: files.entries(session.place.handle, body["path"]))
+        """Answer with a page of what a directory holds."""
+        path, after = body["path"], body["after"]
+        self._answer(request, lambda: files.entries(session.place.handle, path, after=after))
 
     def usage(self, request: int, session: Session, _: Body, __: bytes) -> None:
         """Say whether a bare directory holds too much, where no file system keeps the limit."""

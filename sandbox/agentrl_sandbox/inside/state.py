@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agentrl_sandbox.inside.cpu_time import CpuMeter
 from agentrl_sandbox.inside.place import Place
 
 if TYPE_CHECKING:
@@ -50,4 +51,11 @@ class Session:
     worlds: set[int] = field(default_factory=set[int])
     """User namespaces of its processes: what a process left behind belongs to."""
     cpu_s: float = 0.0
-    """Used by processes that are dead."""
+    """Used by processes that are dead and were waited for."""
+    meter: CpuMeter = field(default_factory=CpuMeter)
+    """CPU time that all of its processes were seen to use."""
+
+    @property
+    def used_cpu_s(self) -> float:
+        """CPU time it has used, as far as is known."""
+        return max(self.cpu_s, self.meter.used_s)

@@ -29,8 +29,7 @@ ALLOWED: Table = _table(
     read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68,
     preadv 295 69, pwritev 296 70, preadv2 327 286, pwritev2 328 287, open 2 -, openat 257 56,
     openat2 437 437, creat 85 -, close 3 57, close_range 436 436, lseek 8 62, dup 32 23,
-    dup2 33 -, dup3 292 24, fcntl 72 25, flock 73 32, fsync 74 82, fdatasync 75 83,
-    sync_file_range 277 84, fallocate 285 47, fadvise64 221 223, readahead 187 213,
+    dup2 33 -, dup3 292 24, flock 73 32, fallocate 285 47, fadvise64 221 223, readahead 187 213,
     truncate 76 45, ftruncate 77 46, sendfile 40 71, copy_file_range 326 285, splice 275 76,
     tee 276 77, poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -,
     epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22,
@@ -51,7 +50,7 @@ ALLOWED: Table = _table(
     removexattrat 466 466,
 
     brk 12 214, mmap 9 222, munmap 11 215, mremap 25 216, mprotect 10 226, madvise 28 233,
-    msync 26 227, mincore 27 232, mlock 149 228, mlock2 325 284, munlock 150 229,
+    mincore 27 232, mlock 149 228, mlock2 325 284, munlock 150 229,
     mlockall 151 230, munlockall 152 231, mseal 462 462, pkey_alloc 330 289, pkey_free 331 290,
     pkey_mprotect 329 288, map_shadow_stack 453 453, get_mempolicy 239 236, membarrier 324 283,
 
@@ -95,21 +94,22 @@ ALLOWED: Table = _table(
 
 RULED: Table = _table(
     """
-    clone 56 220, socket 41 198, socketpair 53 199, ioctl 16 29, prctl 157 167, kill 62 129,
-    prlimit64 302 261, setpriority 141 140, ioprio_set 251 30, sched_setaffinity 203 122,
-    sched_setattr 314 274, sched_setparam 142 118, sched_setscheduler 144 119,
-    personality 135 92, unshare 272 97
+    clone 56 220, fcntl 72 25, socket 41 198, socketpair 53 199, ioctl 16 29, prctl 157 167,
+    kill 62 129, prlimit64 302 261, setpriority 141 140, ioprio_set 251 30,
+    sched_setaffinity 203 122, sched_setattr 314 274, sched_setparam 142 118,
+    sched_setscheduler 144 119, personality 135 92, unshare 272 97
     """
 )
 """Depending on arguments: see the rules of the filter."""
 
 HARMLESS: Table = _table(
     """
-    sync 162 81, syncfs 306 267
+    sync 162 81, syncfs 306 267, fsync 74 82, fdatasync 75 83, sync_file_range 277 84,
+    msync 26 227
     """
 )
-"""Answered with success and not made: they would have the whole machine write out its disks, and
-nothing of a session is on a disk."""
+"""Answered with success and not made: they would have the machine write out its disks (the last
+four by way of a file of /usr), and nothing of a session is on a disk."""
 
 ABSENT: Table = _table(
     """

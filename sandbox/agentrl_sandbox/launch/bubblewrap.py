@@ -1,4 +1,4 @@
-"""A supervisor inside bubblewrap: namespaces of its own, and a view of this machine's /usr."""
+"""A supervisor inside bubblewrap: namespaces of its own, and a view of this machine's programs."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from agentrl_sandbox.launch.launcher import Log
 from agentrl_sandbox.launch.local import StartedProcess, start_process
 from agentrl_sandbox.launch.users import block, own_block, own_users
 from agentrl_sandbox.program import UNSHARED, read_only
+from agentrl_sandbox.visible_files import is_visible
 
 INSTALL = "apt-get install bubblewrap"
 WAY_OUT = (
@@ -53,7 +54,7 @@ class BubblewrapLauncher:
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
         as_root = os.geteuid() == 0
-        shown = [(path, path) for path in python_directories()]
+        shown = [(path, path) for path in python_paths()]
         if self.packages:
             shown.append((self.packages, PACKAGES))
         # Where nobody gets through (below a home directory, say), the way leads over a stage.
@@ -111,7 +112,7 @@ def user_ids(path: str, within_s: float) -> int:
     `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
     """
     look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
-    command, plan_fd = _entering([path, *look], python_directories(), {})
+    command, plan_fd = _entering([path, *look], python_paths(), {})
     try:
         done = subprocess.run(
             command,
@@ -139,25 +140,28 @@ def base_python() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-def python_directories() -> list[str]:
-    """Return the directories outside /usr that the base interpreter needs.
+def python_paths() -> list[str]:
+    """Return what the base interpreter needs beside /usr: its program, and its libraries.
 
     `ConfigError` for an interpreter installed straight into a directory that must stay hidden.
     """
+    program = Path(base_python())
     stdlib = Path(sysconfig.get_path("stdlib")).resolve()
-    wanted = {Path(base_python()).parent.parent, stdlib.parent.parent}
-    wanted |= {Path(prefix).resolve() for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    prefixes = {program.parent.parent, stdlib.parent.parent}
+    prefixes |= {Path(prefix).resolve() for prefix in (sys.base_prefix, sys.base_exec_prefix)}
     hidden = {Path("/"), Path("/home"), Path("/tmp"), Path.home().resolve()}
-    kept: list[str] = []
+    if refused := sorted(prefixes & hidden):
+        raise ConfigError(
+            f"Python is installed in {refused[0]}, which a sandbox must not see; "
+            "use an interpreter with a directory of its own"
+        )
+    wanted = {prefix / name for prefix in prefixes for name in ("lib", "lib64")}
+    wanted = {path.resolve() for path in wanted if path.is_dir()} | {program, stdlib}
+    kept: list[Path] = []
     for path in sorted(wanted):
-        if path in hidden:
-            raise ConfigError(
-                f"Python is installed in {path}, which a sandbox must not see; "
-                "use an interpreter with a directory of its own"
-            )
-        if not any(path.is_relative_to(above) for above in ("/usr", *kept)):
-            kept.append(str(path))
-    return kept
+        if not is_visible(path) and not any(path.is_relative_to(above) for above in kept):
+            kept.append(path)
+    return [str(path) for path in kept]
 
 
 def bubblewrap_options(
@@ -178,7 +182,7 @@ def bubblewrap_options(
     # Else some that bubblewrap makes on its own way down are for one user alone.
     for path in _parents([*_ETC, *_FILES, _ARCHIVE, ROOT, *(target for _, target in binds)]):
         options += ["--perms", "0755", "--dir", path]
-    options += read_only(_ETC, binds)
+    options += read_only(_ETC, binds, system_packages=False)
     # Devices one by one: --dev would add a second user namespace and take our capability.
     options += ["--proc", "/proc", "--tmpfs", "/dev"]
     for path in _DEVICES:
@@ -194,4 +198,4 @@ def bubblewrap_options(
 def _parents(paths: Sequence[str]) -> list[str]:
     """Return the directories above, each after those above it."""
     above = {str(parent) for path in paths for parent in Path(path).parents}
-    return sorted(above - {"/", "/usr"})
+    return sorted(above - {"/"})

@@ -6,6 +6,7 @@ from socket import socket
 from typing import Protocol
 
 from agentrl.errors import ConfigError
+from agentrl_sandbox.inside.container import OF_AGENTRL
 
 
 class Log:
@@ -97,5 +98,11 @@ def packages_directory(packages: str) -> str:
         raise ConfigError(
             f"sandbox.packages is {packages!r}, which is no directory; "
             f"make it with `pip install --target {packages} PACKAGE`"
+        )
+    if found := [one for name in OF_AGENTRL for one in path.glob(name)]:
+        raise ConfigError(
+            f"sandbox.packages is {packages!r}, which has {found[0].name}: sessions could read the "
+            "answers of agentrl's environments there; make a directory of what sessions import "
+            "alone, with `pip install --target DIR PACKAGE`"
         )
     return str(path)

@@ -9,7 +9,7 @@ from typing import Self
 
 _STAT_STATE, _STAT_START = 0, 19
 """Places in /proc/PID/stat, counted after the command's closing parenthesis."""
-_TEXT = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]{8})-([0-9a-f]+)")
+_TEXT = re.compile(r"(?<![0-9])([0-9]{1,20})-([0-9]{1,20})-([0-9a-f]{8})-([0-9a-f]+)")
 
 
 @dataclass(frozen=True, slots=True)

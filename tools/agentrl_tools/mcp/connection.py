@@ -1,12 +1,14 @@
 """One server, connected. It lives in a task of its own, because its parts end where they began."""
 
 import asyncio
+import importlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentrl.errors import AgentrlError, ConfigError, ToolFailure
+from agentrl.thread import in_thread
 from agentrl_sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
@@ -139,6 +141,8 @@ class Connection:
         return ToolFailure(f"MCP server {self._source.label}: {'; '.join(filter(None, parts))}")
 
     async def _live(self) -> None:
+        # It takes half a second of processor time, which the loop does not have.
+        await in_thread(importlib.import_module, "mcp")
         from mcp import Client
 
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agentrl.errors import ForkUnsupported, ToolError, ToolFailure
+from agentrl.json_limits import JsonLimitError
 from agentrl.message import Content
 from agentrl.scope import shared
 from agentrl.tool import ToolContext, given_tool
@@ -86,9 +87,15 @@ class McpInstance:
             result = await connection.call(tool, arguments)
         except MCPError as refusal:
             return _Call(tool, dict(arguments), str(refusal)[: self.source.result_chars], True)
-        content = content_of(
-            result, text_chars=self.source.result_chars, image_bytes=self.source.message_bytes
-        )
+        try:
+            content = content_of(
+                result, text_chars=self.source.result_chars, image_bytes=self.source.message_bytes
+            )
+        except JsonLimitError as error:
+            raise ToolFailure(
+                f"MCP server {self.source.label}: the structured content that {tool!r} answered: "
+                f"{error}"
+            ) from error
         return _Call(tool, dict(arguments), content, result.is_error)
 
     async def _replay(self, calls: list[_Call]) -> None:

@@ -5,6 +5,7 @@ import binascii
 import json
 from typing import TYPE_CHECKING, cast
 
+from agentrl.json_limits import check_json
 from agentrl.message import Content, Image
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -
     """Return a result's blocks in order; structured content only where there are no blocks.
 
     `text_chars` and `image_bytes` bound the texts together and the images together. What is cut or
-    cannot be shown is replaced by a note that says so.
+    cannot be shown is replaced by a note that says so. Raises `JsonLimitError` for structured
+    content that is no JSON within the limits and would be shown.
     """
     blocks = [_shown(block) for block in result.content]
     if not blocks and result.structured_content is not None:
+        check_json(result.structured_content)
         blocks = [json.dumps(result.structured_content, ensure_ascii=False)]
     parts: list[str | Image] = []
     for block in blocks:

@@ -7,6 +7,8 @@ export interface Series {
   steps: number[];
   values: (number | null)[];
   halves?: (number | null)[];
+  /** Where intervals end at the latest. */
+  bounds?: [number, number];
 }
 
 const PAD = { left: 44, right: 10, top: 8, bottom: 20 };
@@ -26,10 +28,15 @@ export function Chart(props: {
     return () => watching.disconnect();
   }, []);
   const [here, setHere] = useState<number | null>(null);
-  const { steps, values, halves } = series;
+  const { steps, values, halves, bounds } = series;
   const drawn = useMemo(() => {
-    const lows = values.map((value, at) => (value === null ? null : value - (halves?.[at] ?? 0)));
-    const highs = values.map((value, at) => (value === null ? null : value + (halves?.[at] ?? 0)));
+    const [least, largest] = bounds ?? [-Infinity, Infinity];
+    const lows = values.map((value, at) =>
+      value === null ? null : Math.max(least, value - (halves?.[at] ?? 0)),
+    );
+    const highs = values.map((value, at) =>
+      value === null ? null : Math.min(largest, value + (halves?.[at] ?? 0)),
+    );
     const known = [...lows, ...highs].filter((value): value is number => value !== null);
     const ticks = ticksOf(Math.min(...known), Math.max(...known));
     const low = ticks[0] ?? 0;

@@ -2,6 +2,21 @@
 
 export type Numbers = number | null | (number | null)[];
 
+/** A rate over held-out tasks, with its interval. */
+export interface Estimate {
+  mean: number;
+  low: number;
+  high: number;
+  tasks: number;
+}
+
+/** Scores of an evaluation that has a folder of its own; null for the folder of a run. */
+export interface Evaluation {
+  confidence: number;
+  overall: Record<string, Estimate | null>;
+  families: Record<string, Record<string, Estimate | null>>;
+}
+
 export interface Index {
   run: {
     name: string;
@@ -10,6 +25,7 @@ export interface Index {
     config: string;
     sessions: Record<string, unknown>[] | null;
     summary: Record<string, unknown> | null;
+    evaluation: Evaluation | null;
     readAt: number;
     hasTokenizer: boolean;
   };
@@ -57,6 +73,7 @@ export interface StoryNode {
   entropies?: Numbers;
   status?: string;
   withdraws?: number;
+  resumes?: number;
 }
 
 export interface Said {

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Chart, type Series } from "./chart";
-import type { Run } from "./data";
+import type { Evaluation, Run } from "./data";
 import { count, interval, number, seconds, whole, words } from "./format";
 import { LiveView } from "./live";
 
@@ -31,7 +31,15 @@ export function rewards(run: Run): Series {
   });
   const steps = [...means.keys()].sort((one, other) => one - other);
   const found = steps.map((step) => interval(means.get(step) ?? []));
-  return { steps, values: found.map((one) => one.mean), halves: found.map((one) => one.half) };
+  // Intervals end where rewards do: at 0 and 1, or at the least and largest mean beyond them.
+  const every = [...means.values()].flat();
+  const bounds: [number, number] = [Math.min(0, ...every), Math.max(1, ...every)];
+  return {
+    steps,
+    values: found.map((one) => one.mean),
+    halves: found.map((one) => one.half),
+    bounds,
+  };
 }
 
 const HEADLINES: [string, string][] = [
@@ -76,6 +84,8 @@ export function Overview({ run }: { run: Run }) {
           The run's folder has no tokenizer, so tokens are shown as numbers.
         </p>
       )}
+      {index.run.evaluation && <Scores evaluation={index.run.evaluation} />}
+      {!index.run.evaluation && (
       <section class="headlines" aria-label="Main figures">
         {reward.steps.length > 0 ? (
           <Chart
@@ -94,6 +104,7 @@ export function Overview({ run }: { run: Run }) {
           })}
         </div>
       </section>
+      )}
       {Object.keys(index.metrics).length > 0 && (
         <section aria-label="All figures">
           <div class="section-head">
@@ -162,6 +173,40 @@ function InSight(props: { height: number; children: () => preact.ComponentChild 
   );
 }
 
+/** Scores of an evaluation: all tasks first, then family by family. */
+function Scores({ evaluation }: { evaluation: Evaluation }) {
+  const rows = [["all tasks", evaluation.overall] as const, ...Object.entries(evaluation.families)];
+  return (
+    <section aria-label="Scores">
+      <table class="scores">
+        <thead>
+          <tr>
+            <th scope="col">Held-out tasks</th>
+            <th scope="col">pass@1</th>
+            <th scope="col">{whole(100 * evaluation.confidence)} % interval</th>
+            <th scope="col">Mean reward</th>
+            <th scope="col">Tasks</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([family, scores]) => {
+            const [pass, reward] = [scores["pass@1"], scores["reward"]];
+            return (
+              <tr key={family}>
+                <th scope="row">{family}</th>
+                <td>{pass ? number(pass.mean, 3) : "unknown"}</td>
+                <td>{pass ? `${number(pass.low, 3)} to ${number(pass.high, 3)}` : "every trajectory failed"}</td>
+                <td>{reward ? number(reward.mean, 3) : "unknown"}</td>
+                <td>{whole(pass?.tasks ?? 0)}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
 function factsOf(run: Run): [string, string][] {
   const { groups, trajectories, outcomes, metrics } = run.index;
   const steps = metrics["step"]?.length ?? new Set(groups.step).size;
@@ -176,8 +221,17 @@ function factsOf(run: Run): [string, string][] {
   const took = times.length > 1 ? (times[times.length - 1] ?? 0) - (times[0] ?? 0) : null;
   const summary = run.index.run.summary;
   const facts: [string, string][] = [
-    ["Steps", run.index.run.steps === null ? whole(steps) : `${whole(steps)} of ${whole(run.index.run.steps)}`],
-    ["Groups", whole(groups.id.length)],
+    ...(run.index.run.evaluation
+      ? [["Tasks", whole(groups.id.length)] as [string, string]]
+      : [
+          [
+            "Steps",
+            run.index.run.steps === null
+              ? whole(steps)
+              : `${whole(steps)} of ${whole(run.index.run.steps)}`,
+          ] as [string, string],
+          ["Groups", whole(groups.id.length)] as [string, string],
+        ]),
     ["Trajectories", whole(trajectories.id.length)],
     [
       "Failed",

@@ -8,7 +8,7 @@ export interface Token {
   source: Source;
   turn: number;
   node: number;
-  /** No later token has it in its context. */
+  /** It is not in the context at the end. */
   withdrawn: boolean;
   logprob: number | null;
   version: number | null;
@@ -26,14 +26,26 @@ export function pathOf(story: Story, end: number | null): number[] {
   return path.reverse();
 }
 
+/** Returns the nodes of the context at the end of a path. */
+export function contextOf(story: Story, path: number[]): Set<number> {
+  const before: number[] = [];
+  path.forEach((id, place) => {
+    const node = story.nodes[id];
+    let parent = node?.resumes ? node.resumes - 1 : place - 1;
+    for (let count = node?.withdraws ?? 0; count > 0; count--) parent = before[parent] ?? -1;
+    before.push(parent);
+  });
+  const context = new Set<number>();
+  for (let place = path.length - 1; place >= 0; place = before[place] ?? -1) {
+    context.add(path[place] ?? -1);
+  }
+  return context;
+}
+
 /** `trainedAt` is the trainer's version as the step began, or null for a group without one. */
 export function tokensOf(story: Story, told: Told, trainedAt: number | null): Token[] {
   const path = pathOf(story, told.at);
-  const withdrawn = new Set<number>();
-  path.forEach((id, place) => {
-    const count = story.nodes[id]?.withdraws ?? 0;
-    for (const gone of path.slice(place - count, place)) withdrawn.add(gone);
-  });
+  const context = contextOf(story, path);
   const tokens: Token[] = [];
   let sampled = 0;
   for (const id of path) {
@@ -49,7 +61,7 @@ export function tokensOf(story: Story, told: Told, trainedAt: number | null): To
         source: node.source,
         turn: node.turn,
         node: id,
-        withdrawn: withdrawn.has(id),
+        withdrawn: !context.has(id),
         logprob: own < 0 ? null : at(node.logprobs, place),
         version,
         age: version === null || trainedAt === null ? null : trainedAt - version,

@@ -1,18 +1,24 @@
-"""OpenEnv: a client of a running server, one connection, and so one session there, per episode."""
+"""OpenEnv: one WebSocket to a running server, and so one session there, per episode.
+
+The protocol is the same in every release from 0.3 to 0.10, while their clients differ: they are
+synchronous or not, and a newer one opens another session, with another world, behind a socket that
+was closed. So this speaks the protocol itself.
+"""
 
 # The library is in another venv, so a type checker cannot see it from here.
 # pyright: basic, reportMissingImports=false
 
-import asyncio
 import json
 
 HIDDEN = ("done", "reward", "metadata")
 """Of an observation: what is no observation."""
+MESSAGE_BYTES = 100 * 2**20
+"""Most that a server may send at once, as in OpenEnv's own client."""
 
 
 def preload():
-    """Import the library."""
-    from openenv.core import GenericEnvClient  # noqa: F401
+    """Import the library, which every release of OpenEnv brings along."""
+    import websockets.sync.client  # noqa: F401
 
 
 def ask(params):
@@ -20,37 +26,56 @@ def ask(params):
     raise ValueError(f"a server of OpenEnv answers episodes only, and was asked {params}")
 
 
+def socket_url(url):
+    """Return the address of a server's WebSocket."""
+    scheme, _, rest = url.rstrip("/").rpartition("://")
+    return f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}/ws"
+
+
 class World:
     """One session of a server."""
 
     def __init__(self, params):
-        from openenv.core import GenericEnvClient
+        from websockets.sync.client import connect
 
         self.key = params["observation_key"]
-        self.loop = asyncio.new_event_loop()
-        # Deadlines are the asker's, who ends this process: the client's own would leave the answer
-        # to a late step in the line, to be taken for the answer to the next one.
-        self.client = GenericEnvClient(
-            params["url"], connect_timeout_s=params["timeout_s"], message_timeout_s=10**9
+        # Deadlines of answers are the asker's, who ends this process: an answer that nobody waits
+        # for any more would be taken for the answer to the next action.
+        self.socket = connect(
+            socket_url(params["url"]),
+            open_timeout=params["timeout_s"],
+            max_size=MESSAGE_BYTES,
+            ping_interval=None,
         )
-        self.loop.run_until_complete(self.client.connect())
 
     def reset(self, seed, options):
         """Begin an episode."""
-        return self.shown(self.client.reset(seed=seed, **options))
+        answer = self.asked("reset", {"seed": seed, **options})
+        if answer.get("type") == "error":
+            raise RuntimeError(words_of(answer))
+        return self.shown(answer["data"])
 
     def step(self, action):
-        """Do one action, an object."""
-        return self.shown(self.client.step(action))
+        """Do one action, an object; say what is wrong with one that is no action of the server."""
+        answer = self.asked("step", action)
+        if answer.get("type") != "error":
+            return self.shown(answer["data"])
+        if (wrong := faults(action, answer["data"])) is not None:
+            return {"invalid": wrong}
+        raise RuntimeError(words_of(answer))
+
+    def asked(self, kind, data):
+        """Return the server's answer."""
+        self.socket.send(json.dumps({"type": kind, "data": data}))
+        return json.loads(self.socket.recv())
 
     def close(self):
         """Disconnect."""
-        self.loop.run_until_complete(self.client.close())
+        self.socket.close()
 
-    def shown(self, asked):
+    def shown(self, result):
         """Return an observation as text, and what it pays."""
-        result = self.loop.run_until_complete(asked)
-        seen = result.observation
+        seen, reward = result.get("observation", {}), result.get("reward")
         if self.key:
             if self.key not in seen:
                 raise KeyError(f"the observation has no {self.key!r}; it has {sorted(seen)}")
@@ -59,7 +84,41 @@ class World:
             seen = {k: v for k, v in seen.items() if k not in HIDDEN}
         return {
             "text": seen if isinstance(seen, str) else json.dumps(seen, ensure_ascii=False),
-            "reward": 0.0 if result.reward is None else float(result.reward),
-            "terminated": bool(result.done),
+            "reward": 0.0 if reward is None else float(reward),
+            "terminated": bool(result.get("done")),
             "truncated": False,
         }
+
+
+def words_of(answer):
+    """Return a server's error in a line."""
+    data = answer.get("data") or {}
+    return f"the server says {data.get('code')}: {data.get('message')}"
+
+
+def faults(action, error):
+    """Return what a server's error finds wrong with an action; None if it is about something else.
+
+    A server says VALIDATION_ERROR of an action that is none, and of a model of its own that it
+    fills wrongly. An error is about the action where its input is what stands there in the action.
+    """
+    found = error.get("errors") or []
+    if error.get("code") != "VALIDATION_ERROR" or not found:
+        return None
+    if not all(is_about(action, fault) for fault in found):
+        return None
+    return "; ".join(f"{'.'.join(map(str, f['loc'])) or 'action'}: {f['msg']}" for f in found)
+
+
+def is_about(action, fault):
+    """Return whether a fault was found in an action."""
+    loc = fault.get("loc", ())
+    # What is missing has no input but the object that it is missing from.
+    inside = loc[:-1] if fault.get("type") == "missing" else loc
+    part = action
+    for step in inside:
+        try:
+            part = part[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return "input" in fault and fault["input"] == part

@@ -5,6 +5,8 @@
 
 import asyncio
 import inspect
+import sys
+from functools import cache
 from itertools import islice
 
 
@@ -25,60 +27,193 @@ def loaded(params):
 
 
 def ask(params):
-    """Return the first tasks, as data; raises for one that cannot be played here."""
+    """Return the first tasks, as data; raises for a taskset that cannot be played here."""
+    refuse(obstacles_of_package(params["taskset"]))
     taskset = loaded(params)
-    if type(taskset).toolsets(taskset.config):
-        raise ValueError("the taskset has tools, which are servers of its own")
-    found = []
+    refuse(obstacles_of_taskset(taskset))
+    rows = []
     for task in islice(taskset, params["size"]):
-        check(task)
+        refuse(obstacles_of_task(task, taskset))
         data = task.data
         prompt = data.prompt
         if not isinstance(prompt, str):
-            prompt = [{"role": m.role, "content": text_of(m.content)} for m in prompt]
+            prompt = [{"role": m.role, "content": text_of(m)} for m in prompt]
         row = data.model_dump(mode="json", exclude_none=True)
-        found.append({"key": task.key, "system": data.system_prompt, "prompt": prompt, "data": row})
-    return found
+        rows.append({"key": task.key, "system": data.system_prompt, "prompt": prompt, "data": row})
+    if rows:
+        probe(rows[0], params)
+    return rows
 
 
-def check(task):
-    """Raise `ValueError` for a task whose reward would not be what verifiers would pay."""
+PLAIN_DATA = {"idx", "id", "name", "description", "prompt", "system_prompt"}
+"""Fields of every task's data that need nothing but a conversation."""
+KNOWN_PARTS = {
+    *("task", "messages", "assistant_messages", "tool_messages", "last_message", "last_reply"),
+    *("transcript", "num_turns", "num_branches", "root_reply", "metrics", "rewards", "reward"),
+    *("record_metric", "record_metrics", "info", "state", "stop_condition", "is_completed", "ok"),
+    *("is_timeout", "errors", "last_error", "has_error"),
+}
+"""Parts of a trace that are here what they are in verifiers: what was said, and how it ended."""
+
+
+def refuse(obstacles):
+    """Raise `ValueError` where there is a reason why a reward would not be what verifiers pays."""
+    if obstacles:
+        raise ValueError(
+            f"{'; '.join(obstacles)}. One answer in words is all that is played here, so the "
+            "reward would be another one; play this with verifiers itself (see "
+            "docs/adapters.md)"
+        )
+
+
+def obstacles_of_package(name):
+    """Return why a taskset's package is more than a taskset."""
+    from verifiers.v1.envs.single_agent import SingleAgentEnv
+    from verifiers.v1.harness import Harness
+    from verifiers.v1.taskset import Taskset
+    from verifiers.v1.utils.loaders import environment_class, import_taskset
+
+    module = import_taskset(name)
+    exported = [getattr(module, part, None) for part in getattr(module, "__all__", ())]
+    kinds = [part for part in exported if isinstance(part, type)]
+    obstacles = [
+        f"{name} brings a harness of its own, {kind.__name__}"
+        for kind in kinds
+        if issubclass(kind, Harness)
+    ]
+    if not any(issubclass(kind, Taskset) for kind in kinds):
+        return obstacles or [f"{name} has no taskset"]
+    env = environment_class(name)
+    if env is not SingleAgentEnv:
+        obstacles.append(f"{name} is played by an environment of its own, {env.__name__}")
+    return obstacles
+
+
+def obstacles_of_taskset(taskset):
+    """Return why a taskset's kind of task is more than a question, an answer and its rewards."""
+    from verifiers.v1.state import State
     from verifiers.v1.task import Task
+    from verifiers.v1.taskset import Taskset
+    from verifiers.v1.utils.generic import concrete_type
 
-    kind, why = type(task), ""
-    if kind.NEEDS_CONTAINER or task.data.image:
-        why = "needs a container"
-    elif task.data.prompt is None:
-        why = "lets a user begin"
-    elif kind.toolsets(task.config):
-        why = "has tools, which are servers of its own"
-    elif kind.setup is not Task.setup or kind.finalize is not Task.finalize:
-        why = "prepares a runtime"
-    elif task.plugged_judges():
-        why = "is scored by a model"
-    elif any(needs_runtime(fn) for fn in task.hooks("reward")):
-        why = "is scored in a runtime"
-    elif task.hooks("stop"):
-        why = "has conditions to stop at"
-    elif not task.hooks("reward"):
-        why = "has no reward"
-    if why:
-        raise ValueError(f"{kind.__name__} {why}; a single answer is all there is here")
-
-
-def needs_runtime(function):
-    """Return whether a reward can be computed in a running runtime only."""
-    parameter = inspect.signature(function).parameters.get("runtime")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
+    kind, task = type(taskset), type(taskset).task_type()
+    obstacles = [
+        f"{kind.__name__} has its own {name}"
+        for name in overridden(kind, Taskset, {"load", "INFINITE", "__init__"})
+    ]
+    marked = {"intercept": "rewrites messages", "stop": "decides when to stop"}
+    obstacles += [
+        f"{task.__name__}.{name} {does}"
+        for mark, does in marked.items()
+        for name in decorated(task, mark)
+    ]
+    obstacles += [
+        f"{task.__name__} has its own {name}"
+        # `validate` is for authors, and is not called when a task is played.
+        for name in overridden(task, Task, {"key", "hash", "validate"})
+    ]
+    state = concrete_type(task, State)
+    if state not in (None, State):
+        obstacles.append(f"{task.__name__} keeps a state of its own, {state.__name__}")
+    return obstacles
 
 
-def text_of(content):
-    """Return content that is text."""
+def overridden(kind, base, harmless):
+    """Return what of `base` a class says otherwise, but for `harmless`."""
+    parents = kind.__mro__[: kind.__mro__.index(base)]
+    own = {name for parent in parents for name in vars(parent)}
+    known = {name for name in vars(base) if name[0] != "_"} | {"__init__", "__iter__"}
+    return sorted(own & known - harmless)
+
+
+def decorated(kind, mark):
+    """Return the names of the functions of a class that verifiers' decorator `mark` has marked."""
+    return sorted(
+        {
+            name
+            for parent in kind.__mro__
+            for name, value in vars(parent).items()
+            if callable(value) and hasattr(value, mark)
+        }
+    )
+
+
+def obstacles_of_task(task, taskset):
+    """Return why one task is more than a question, an answer and its rewards."""
+    from verifiers.v1.task import TaskData
+
+    kind, data = type(task).__name__, task.data
+    obstacles = []
+    if type(task) is not type(taskset).task_type():
+        obstacles.append(f"{kind} is not the kind of task that its taskset declares")
+    if data.prompt is None:
+        obstacles.append(f"{kind} lets a user begin")
+    for name, field in TaskData.model_fields.items():
+        usual = field.get_default(call_default_factory=True)
+        if name not in PLAIN_DATA and getattr(data, name) != usual:
+            obstacles.append(f"{kind} sets {name}")
+    rewards, metrics = task.hooks("reward"), task.hooks("metric")
+    if not rewards:
+        obstacles.append(f"{kind} has no reward")
+    obstacles += [
+        f"{kind}'s {function.__name__} is computed in a runtime"
+        for function in (*rewards, *metrics)
+        # Optional or not: verifiers would hand one over.
+        if "runtime" in inspect.signature(function).parameters
+    ]
+    obstacles += [f"{kind} is stopped by {function.__name__}" for function in task.hooks("stop")]
+    if task.config.judges:
+        obstacles.append(f"{kind} is scored by a model")
+    if task.config != taskset.config.task or {*vars(task)} != {"data", "config"}:
+        obstacles.append(f"{kind} holds more than its data and its taskset's config")
+    elif type(data).model_validate(data.model_dump(mode="json", exclude_none=True)) != data:
+        obstacles.append(f"{kind}'s data is not the same after JSON")
+    return obstacles
+
+
+def probe(row, params):
+    """Score one answer, so that a reward that cannot be computed here is told before a run."""
+    said = row["prompt"]
+    asked = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    rows = [{"message": message, "sampled": False} for message in asked]
+    rows.append({"message": {"role": "assistant", "content": "probe"}, "sampled": True})
+    try:
+        World({**params, "data": row["data"]}).score(rows)
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise ValueError(
+            f"the rewards of {params['taskset']} cannot be computed for an answer alone: "
+            f"{type(cause).__name__}: {cause}"
+        ) from error
+
+
+def text_of(message):
+    """Return the text of a prompt's message; raises for one that is more than that."""
+    said = message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if more := sorted({*said} - {"role", "content"}):
+        refuse([f"a message of the prompt has {', '.join(more)}"])
+    content = message.content
     if isinstance(content, str):
         return content
     if any(part.type != "text" for part in content):
-        raise ValueError("a prompt with other content than text")
+        refuse(["the prompt has other content than text"])
     return "".join(part.text for part in content)
+
+
+@cache
+def answer_trace():
+    """Return the kind of trace that raises where a reward reads what nobody has recorded."""
+    from verifiers.v1.trace import Trace
+
+    class AnswerTrace(Trace):
+        def __getattribute__(self, name):
+            reader = sys._getframe(1).f_globals.get("__name__", "")
+            ours = reader.partition(".")[0] in ("verifiers", "pydantic", __name__)
+            if ours or name.startswith("_") or name in KNOWN_PARTS:
+                return super().__getattribute__(name)
+            raise ValueError(f"a reward reads trace.{name}, which only verifiers itself records")
+
+    return AnswerTrace
 
 
 class World:
@@ -96,7 +231,7 @@ class World:
         """Return what a conversation is paid; each message says whether the policy sampled it."""
         import verifiers.v1 as vf
         from verifiers.v1.graph import MessageNode
-        from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+        from verifiers.v1.trace import AgentInfo, TraceTask
 
         task = self.task
         nodes = [
@@ -105,14 +240,18 @@ class World:
             )
             for at, m in enumerate(messages)
         ]
-        trace = Trace(
+        trace = answer_trace()(
             task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
             agent=AgentInfo(config=vf.AgentConfig(), name="agentrl"),
             nodes=nodes,
             is_completed=True,
             ok=True,
+            stop_condition="agent_completed",
         )
         asyncio.run(task.score(trace))
+        unscored = [name for name, reward in trace.rewards.items() if reward is None]
+        if unscored or not trace.rewards:
+            raise ValueError(f"the rewards {unscored} were not computed")
         parts = {name: reward.value for name, reward in trace.rewards.items()}
         return {"reward": trace.reward, "components": parts, "metrics": trace.metrics}
 

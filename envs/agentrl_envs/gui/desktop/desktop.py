@@ -18,6 +18,8 @@ from agentrl_sandbox.inside.frames import Frame
 
 CHANGED_S = 1_704_103_200.0
 """When the files of an episode were changed, as they say: 1 January 2024, 10:00 UTC."""
+_STARTS = 2
+"""Of a program that closes its window by itself."""
 _START: Mapping[Backend, Callable[[DesktopSettings, socket.socket], Awaitable[Started]]] = {
     "bubblewrap": bubblewrap.start,
     "docker": container.start,
@@ -138,6 +140,21 @@ class Desktop:
         if failed := frame.body.get("failed"):
             raise EnvError(f"a program of the desktop did not start: {failed}")
 
+    async def _show(self, command: list[str]) -> bool:
+        """Start a program whose window stays; whether the screen rests.
+
+        On a busy machine one can lose its first window: it is started again.
+        """
+        for _ in range(_STARTS):
+            await self.program(command)
+            rests = await self.settle()
+            if (await self.ask("ping")).body["windows"]:
+                return rests
+        raise EnvError(
+            f"{command[0]} was started {_STARTS} times, and each time it had closed its window "
+            "before the episode began; start a program of the scene that keeps one open"
+        )
+
     async def set_up(self, stage: Stage) -> bool:
         """Put files and programs on a bare desktop; whether the screen rests. Raises `EnvError`."""
         self.stage, rests = stage, True
@@ -147,8 +164,7 @@ class Desktop:
             else:
                 await self.put(path, data)
         for command in stage.programs:
-            await self.program([*command])
-            rests = await self.settle()
+            rests = await self._show([*command])
         return rests
 
     async def fingerprint(self) -> int:
@@ -199,6 +215,11 @@ class Desktop:
         frame = await self.ask("clear", limit_s=limit_s, within_s=limit_s)
         self.stage = BARE
         return bool(frame.body["clean"])
+
+    @property
+    def pid(self) -> int:
+        """Process id of its first process, as this machine sees it."""
+        return self._started.pid
 
     def memory_bytes(self) -> int | None:
         """Return what it holds, where it is in a cgroup."""

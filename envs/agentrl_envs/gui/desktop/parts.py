@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator
 
 from agentrl.doctor import Found
 from agentrl.errors import AgentrlError
@@ -25,17 +26,25 @@ def parts() -> tuple[Found, ...]:
 
 def own_parts() -> tuple[Found, Found]:
     """Return what this machine has of a desktop, and of the programs on it."""
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    if not os.access(BUS_LAUNCHER, os.X_OK):
-        missing.append(BUS_LAUNCHER)
-    if PYTHON not in missing and not _has_modules():
-        missing.append(f"gi, Gtk 3.0 or Xlib of {PYTHON}")
+    missing = _missing_of_screen()
     screen = Found("desktop", not missing, _listed(missing, "Xvfb, jwm, AT-SPI"), INSTALL)
-    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    absent = _absent(PROGRAMS)
     programs = Found(
         "desktop programs", not absent, _listed(absent, ", ".join(PROGRAMS)), INSTALL_PROGRAMS
     )
     return screen, programs
+
+
+def missing_parts(programs: Iterable[str]) -> Iterator[str]:
+    """Yield what this machine lacks of a desktop with some programs on it, a sentence each."""
+    if missing := _missing_of_screen():
+        yield f"no desktop can be run without {', '.join(missing)}: {INSTALL}"
+    if absent := _absent(programs):
+        names = ", ".join(absent)
+        yield (
+            f"the tasks are in programs that are not installed ({names}): "
+            f"apt-get install --no-install-recommends {' '.join(absent)}"
+        )
 
 
 def image_part() -> Found:
@@ -48,6 +57,19 @@ def image_part() -> Found:
     except AgentrlError as error:
         return Found("desktop image", False, str(error).partition(";")[0], get_it)
     return Found("desktop image", True, image.tag, get_it)
+
+
+def _missing_of_screen() -> list[str]:
+    missing = _absent(NEEDED)
+    if not os.access(BUS_LAUNCHER, os.X_OK):
+        missing.append(BUS_LAUNCHER)
+    if PYTHON not in missing and not _has_modules():
+        missing.append(f"gi, Gtk 3.0 or Xlib of {PYTHON}")
+    return missing
+
+
+def _absent(programs: Iterable[str]) -> list[str]:
+    return [name for name in programs if shutil.which(name) is None]
 
 
 def _listed(missing: list[str], there: str) -> str:

@@ -20,9 +20,9 @@ from agentrl_sandbox.inside.frames import Reader, encode
 _PR_SET_DUMPABLE = 4
 _POLL_S = 0.03
 _CHUNK_BYTES = 2**16
-_FILE_BYTES = 4 * 2**20
-_FILES_MAX = 2000
-_OUTPUT_BYTES = 2**20
+FILE_BYTES = 4 * 2**20
+FILES_MAX = 2000
+OUTPUT_BYTES = 2**20
 _LAYER_S = 1.0
 
 Answer = tuple[dict[str, Any], bytes]
@@ -47,10 +47,15 @@ class Agent:
             return {"refused": str(error)}, b""
 
     def do_ping(self) -> Answer:
-        """Say whether the desktop is whole, and which programs of the episode crashed."""
+        """Say whether the desktop is whole, what crashed, and how many windows there are."""
         killed = self._session.processes.killed
         crashed = [name for pid, name in self._programs.items() if killed(pid)]
-        return {"alive": self._session.alive(), "crashed": crashed}, b""
+        alive = self._session.alive()
+        return {
+            "alive": alive,
+            "crashed": crashed,
+            "windows": len(self._clients() if alive else ()),
+        }, b""
 
     def do_put(self, path: str, mode: int, changed_s: float) -> Answer:
         """Write a file of the episode."""
@@ -64,12 +69,12 @@ class Agent:
 
     def do_read(self, path: str) -> Answer:
         """Read a file."""
-        data = files.read(path, _FILE_BYTES)
+        data = files.read(path, FILE_BYTES)
         return {"there": data is not None}, data or b""
 
     def do_list(self, root: str) -> Answer:
         """List a directory with everything in it."""
-        return {"files": files.listed(root, _FILES_MAX)}, b""
+        return {"files": files.listed(root, FILES_MAX)}, b""
 
     def do_start(self, command: list[str], limit_s: float) -> Answer:
         """Start a program; answer when it has a window of its own."""
@@ -99,7 +104,7 @@ class Agent:
     def do_run(self, command: list[str], limit_s: float) -> Answer:
         """Run a command to its end, or to that of its time; answer with what it wrote."""
         try:
-            code, out, err = self._session.processes.run(command, limit_s, _OUTPUT_BYTES)
+            code, out, err = self._session.processes.run(command, limit_s, OUTPUT_BYTES)
         except OSError as error:
             code, out, err = 127, b"", str(error).encode()
         return {"code": code, "out_bytes": len(out)}, out + err

@@ -20,7 +20,7 @@ _STATES = {
     "modal": 16, "pressed": 20, "selected": 23, "sensitive": 24, "showing": 25, "visible": 30,
     "indeterminate": 32,
 }  # fmt: skip
-_LEVELS_MAX = 40
+LEVELS_MAX = 40
 _TEXT_MAX = 20_000
 _HIDDEN_ROLES = ("tool tip",)
 _READINGS = 3
@@ -80,7 +80,7 @@ class Tree:
         level, left = self._children(tops, end_s, silent), 0
         roots = [reference for references in level.values() for reference in references]
         wave = roots
-        for depth in range(_LEVELS_MAX):
+        for depth in range(LEVELS_MAX):
             wave = [one for one in wave if one[0] not in silent and one not in known]
             if len(known) + len(wave) > most:
                 left += len(known) + len(wave) - most

@@ -1,7 +1,8 @@
 """OSWorld's metrics that need nothing but files and texts, as pure functions from 0 to 1.
 
 A file is its bytes, None where there is none. What an agent left is never a reason to raise: where
-it cannot be read, the metric is 0.
+it cannot be read, or is larger than what is compared, the metric is 0. One takes a second at most:
+where a loop runs, it is called in a thread.
 """
 
 import csv
@@ -10,18 +11,25 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from agentrl_envs.gui.osworld.books import compare_table
 from agentrl_envs.gui.osworld.rules import is_ruled, ratio
 
 Metric = Callable[..., float]
 """Called with the result, what is expected where a task says so, and the task's options."""
+MAX_CHARACTERS: Final = 2**20
+"""Of a text that is compared."""
+_MAX_PAIRS = 4 * 2**20
+"""Of lines that are compared with each other."""
 _MISSING = object()
 
 
 def text_of(result: object) -> str | None:
-    """Return a result as text: a file's, or what a command said; None for what is neither."""
+    """Return a result as text: a file's, or what a command said; None for what is neither, and
+    for one over the limit."""
+    if isinstance(result, str | bytes) and len(result) > MAX_CHARACTERS:
+        return None
     if isinstance(result, bytes):
         try:
             # Line ends are one sign, as they are for whoever opens a file as text.
@@ -90,7 +98,10 @@ def diff_text_file(result: Any, expected: Any) -> float:
     mine, theirs = text_of(result), text_of(expected)
     if mine is None or theirs is None:
         return 0.0
-    return SequenceMatcher(a=mine.splitlines(), b=theirs.splitlines()).ratio()
+    lines = mine.splitlines(), theirs.splitlines()
+    if len(lines[0]) * len(lines[1]) > _MAX_PAIRS:
+        return 0.0
+    return SequenceMatcher(a=lines[0], b=lines[1]).ratio()
 
 
 def compare_text_file(result: Any, expected: Any, **options: Any) -> float:

@@ -9,6 +9,7 @@ from agentrl.env import Action, call
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
 from agentrl.task import Split, Task, split_of
+from agentrl.thread import in_thread
 from agentrl_envs.gui.osworld.metrics import METRICS
 from agentrl_envs.gui.osworld.reading import INFEASIBLE, Check, checks_of, read_tasks
 from agentrl_envs.gui.osworld.results import Results
@@ -98,8 +99,9 @@ def together(scores: Sequence[float], conj: str) -> float:
 async def _score(check: Check, results: Results, task: Task) -> float:
     result = await results.of(check.result)
     given = [result] if check.expected is None else [result, await results.of(check.expected)]
+    metric = partial(METRICS[check.func], *given, **check.options)
     try:
-        return min(1.0, max(0.0, float(METRICS[check.func](*given, **check.options))))
+        return min(1.0, max(0.0, float(await in_thread(metric))))
     except (KeyError, TypeError, ValueError) as error:
         raise EnvError(f"the metric {check.func} of task {task.id!r} cannot be used") from error
 

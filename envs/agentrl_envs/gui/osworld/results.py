@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentrl.thread import in_thread
 from agentrl_envs.gui.osworld.steps import Doing, command_needs, kept_bytes
 from agentrl_envs.gui.osworld.tables import NoWorkbook, shown, workbook
 from agentrl_envs.gui.world import Workplace
@@ -71,7 +72,7 @@ class Results:
             case "list_directory":
                 return _tree(config["path"], await self._place.files(config["path"]))
             case "content_from_vm_file":
-                return _last_row(await self._read(config["path"]))
+                return await in_thread(_last_row, await self._read(config["path"]))
             case _:
                 width, height = await self._place.size()
                 return {"width": width, "height": height}

@@ -23,6 +23,7 @@ def ratio(one: str, two: str) -> float:
     """
     if not one and not two:
         return 1.0
+    one, two = sorted((one, two), key=len)
     where: dict[str, int] = {}
     for at, letter in enumerate(one):
         where[letter] = where.get(letter, 0) | 1 << at

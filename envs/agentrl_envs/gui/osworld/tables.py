@@ -1,7 +1,8 @@
 """Workbooks in Excel's format as checkers read them: names of sheets and values of cells.
 
 A small reader of its own: what an agent saved must not become more than it is, so sizes are bounded
-and nothing outside the file is ever looked up.
+and nothing outside the file is ever looked up. A workbook at the limits takes a second: where a
+loop runs, read it in a thread.
 """
 
 import io
@@ -9,9 +10,18 @@ import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 from xml.etree import ElementTree
 
-_PART_BYTES = 16 * 2**20
+from agentrl_envs.gui.markup import read_markup
+
+MAX_BYTES: Final = 8 * 2**20
+"""Of a workbook, and of all its parts together as they are unpacked."""
+MAX_PARTS: Final = 2000
+"""Of one archive."""
+MAX_SHEETS: Final = 255
+_ENTRY = b"PK\x01\x02"
+"""Begins what an archive says of a part."""
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 _PACKAGE = "{http://schemas.openxmlformats.org/package/2006/relationships}"
@@ -60,21 +70,28 @@ def shown(value: Value | None) -> str:
 
 
 def workbook(data: bytes) -> list[Sheet]:
-    """Return the sheets of a workbook in their order. Raises `NoWorkbook`."""
+    """Return the sheets of a workbook in their order.
+
+    Raises `NoWorkbook`, also for one that is over a limit.
+    """
+    if len(data) > MAX_BYTES or data.count(_ENTRY) > MAX_PARTS:
+        raise NoWorkbook(f"{len(data)} bytes are more than a workbook")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
-            shared = _shared(packed)
-            sheets = _part(packed, "xl/workbook.xml").iterfind(f"{_MAIN}sheets/{_MAIN}sheet")
+            parts = _Parts(packed)
+            shared = parts.strings()
+            sheets = parts.root("xl/workbook.xml").findall(f"{_MAIN}sheets/{_MAIN}sheet")
+            if len(sheets) > MAX_SHEETS:
+                raise NoWorkbook(f"{len(sheets)} sheets are more than the limit of {MAX_SHEETS}")
+            relations = parts.root("xl/_rels/workbook.xml.rels")
             targets = {
                 one.get("Id", ""): one.get("Target", "")
-                for one in _part(packed, "xl/_rels/workbook.xml.rels").iterfind(
-                    f"{_PACKAGE}Relationship"
-                )
+                for one in relations.iterfind(f"{_PACKAGE}Relationship")
             }
             return [
                 Sheet(
                     sheet.get("name", ""),
-                    _cells(_part(packed, _path(targets[sheet.get(_RELATION, "")])), shared),
+                    _cells(parts.root(_path(targets[sheet.get(_RELATION, "")])), shared),
                 )
                 for sheet in sheets
             ]
@@ -88,18 +105,29 @@ def _path(target: str) -> str:
     return target.removeprefix("/") if target.startswith("/") else f"xl/{target}"
 
 
-def _part(packed: zipfile.ZipFile, name: str) -> ElementTree.Element:
-    with packed.open(name) as file:
-        data = file.read(_PART_BYTES + 1)
-    if len(data) > _PART_BYTES or b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise NoWorkbook(f"{name} is more than a part of a workbook")
-    return ElementTree.fromstring(data)
+class _Parts:
+    """The parts of an open archive, read once each."""
 
+    def __init__(self, packed: zipfile.ZipFile) -> None:
+        self._packed = packed
+        self._roots: dict[str, ElementTree.Element] = {}
+        self._left = MAX_BYTES
 
-def _shared(packed: zipfile.ZipFile) -> list[str]:
-    if "xl/sharedStrings.xml" not in packed.namelist():
-        return []
-    return [_text(one) for one in _part(packed, "xl/sharedStrings.xml").iterfind(f"{_MAIN}si")]
+    def root(self, name: str) -> ElementTree.Element:
+        if name not in self._roots:
+            with self._packed.open(name) as file:
+                data = file.read(self._left + 1)
+            self._left -= len(data)
+            if self._left < 0:
+                raise NoWorkbook(f"its parts are over the limit of {MAX_BYTES} bytes")
+            self._roots[name] = read_markup(data)
+        return self._roots[name]
+
+    def strings(self) -> list[str]:
+        name = "xl/sharedStrings.xml"
+        if name not in self._packed.namelist():
+            return []
+        return [_text(one) for one in self.root(name).iterfind(f"{_MAIN}si")]
 
 
 def _text(element: ElementTree.Element) -> str:

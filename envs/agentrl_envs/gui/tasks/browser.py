@@ -1,11 +1,13 @@
 """Tasks in a browser, Chromium, on a site of our own: judged by what the site and it wrote down."""
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from agentrl.env import call
+from agentrl.json_limits import JsonLimitError, read_json
 from agentrl_envs.gui.inside.site import COMMAND, PORT, STATE
 from agentrl_envs.gui.tasks.moves import click, done, key, typed
 from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
@@ -278,7 +280,10 @@ async def _site_is_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) ->
     if " ".join(said.split()) != wanted.get("answer", said):
         return False
     data = await desktop.read(f"{_FOLDER}/{STATE}")
-    if (json.loads(data) if data else []) != wanted["sent"]:
+    try:
+        if (read_json(data) if data else []) != wanted["sent"]:
+            return False
+    except JsonLimitError:
         return False
     if "after" in wanted and not await documents_are_as_wanted(desktop, wanted, ""):
         return False
@@ -295,14 +300,18 @@ async def _site_is_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) ->
 
 
 def bookmarked(data: bytes | None) -> list[str]:
-    """Return the addresses in Chromium's file of bookmarks, in all its folders."""
+    """Return the addresses in Chromium's file of bookmarks, in all its folders; none of a file
+    that is over a limit."""
     found: list[str] = []
-    wave: list[Any] = [*json.loads(data)["roots"].values()] if data else []
-    while wave:
-        one = wave.pop(0)
-        if one.get("type") == "url":
-            found.append(one["url"])
-        wave += one.get("children", [])
+    try:
+        wave = deque[Any](read_json(data)["roots"].values() if data else ())
+        while wave:
+            one = wave.popleft()
+            if one.get("type") == "url":
+                found.append(one["url"])
+            wave.extend(one.get("children", ()))
+    except (JsonLimitError, TypeError, KeyError, AttributeError):
+        return []
     return found
 
 

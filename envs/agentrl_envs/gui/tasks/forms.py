@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from agentrl.env import Action, call
+from agentrl.json_limits import JsonLimitError, read_json
 from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.tasks.moves import Moves, click, done, key, typed
 from agentrl_envs.gui.tasks.template import Template
@@ -318,8 +319,8 @@ async def _state_is(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     del said
     data = await desktop.read(f"{_FOLDER}/{STATE}")
     try:
-        return data is not None and json.loads(data) == wanted["state"]
-    except ValueError:
+        return data is not None and read_json(data) == wanted["state"]
+    except JsonLimitError:
         return False
 
 

@@ -1,11 +1,12 @@
 """What checkers read: the files of a folder, all of them, and a spreadsheet's cells."""
 
-import gzip
+import re
 import zlib
 from collections.abc import Mapping
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from agentrl_envs.gui.markup import read_markup
 from agentrl_envs.gui.world import LiveDesktop
 from agentrl_envs.templates import Wanted
 
@@ -13,6 +14,7 @@ FOLDER = "Documents"
 _GNM = "http://www.gnumeric.org/v10.dtd"
 _SHEET_BYTES = 8 * 2**20
 _NUMBER, _STRING = "40", "60"
+_NUMBERED = re.compile(r"[0-9]{1,7}")
 
 Cells = dict[str, str]
 """What is in the cells of a sheet that have something, by name such as `B3`."""
@@ -67,20 +69,21 @@ def sheet(cells: Cells) -> bytes:
 
 
 def cells_of(data: bytes) -> Cells | None:
-    """Return the cells of a workbook's first sheet; None for what is no workbook of that format."""
+    """Return the cells of a workbook's first sheet; None for what is no workbook of that format.
+
+    One at the limits takes a second: where a loop runs, call it in a thread.
+    """
     try:
         if data[:2] == b"\x1f\x8b":
             # An agent may have written it: a small file must not become a large one.
             data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, _SHEET_BYTES)
-        if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-            return None
-        root = ElementTree.fromstring(data)
-    except (ElementTree.ParseError, gzip.BadGzipFile, zlib.error, ValueError):
+        root = read_markup(data[:_SHEET_BYTES])
+    except (ElementTree.ParseError, zlib.error, ValueError):
         return None
     found: Cells = {}
     for one in root.iterfind(f"{{{_GNM}}}Sheets/{{{_GNM}}}Sheet[1]/{{{_GNM}}}Cells/{{{_GNM}}}Cell"):
         row, col = one.get("Row", ""), one.get("Col", "")
-        if not (row.isdecimal() and col.isdecimal() and int(col) < 26):
+        if not (_NUMBERED.fullmatch(row) and _NUMBERED.fullmatch(col) and int(col) < 26):
             return None
         found[f"{chr(ord('A') + int(col))}{int(row) + 1}"] = one.text or ""
     return found

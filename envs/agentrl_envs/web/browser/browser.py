@@ -1,10 +1,11 @@
 """One browser process with everything it starts."""
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.thread import in_thread, in_thread_to_the_end, made_in_thread, to_the_end
 from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
 from agentrl_envs.web.browser.processes import private_bytes
@@ -16,32 +17,53 @@ if TYPE_CHECKING:
     from playwright.async_api import Playwright
 
 _HEALTH_S = 5.0
+_GONE = "Connection closed"
+"""In what Playwright says once its driver has ended."""
 
 
 class Browser:
-    """A running Chromium. Made by `Browser.start`."""
+    """A running Chromium and the driver that speaks to it: neither outlives the other. Made by
+    `Browser.start`."""
 
-    def __init__(self, process: Any, command: Command, settings: BrowserSettings) -> None:
+    def __init__(
+        self, driver: "Playwright", process: Any, command: Command, settings: BrowserSettings
+    ) -> None:
         self.visits: set[Visit] = set()
         """In use."""
         self.shelf = Shelf()
         self.served = 0
         self.grown = False
         """Whether it was seen to hold more than it may between episodes."""
+        self._driver = driver
         self._process = process
         self._command = command
         self._settings = settings
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
-    async def start(cls, playwright: "Playwright", settings: BrowserSettings) -> "Browser":
-        """Start a browser. `ConfigError` where this machine cannot run one as configured."""
+    async def start(cls, settings: BrowserSettings) -> "Browser":
+        """Start a driver and a browser.
+
+        `ConfigError` where this machine cannot run one as configured, `EnvError` where the driver
+        does not start or ends.
+        """
+        # Every driver has a `stop` of its own: that of the class does nothing.
+        driver = await to_the_end(_driver(within_s=settings.open_s), _stop)
+        try:
+            browser = await cls._launch(driver, settings)
+        except BaseException:
+            await _stop(driver)
+            raise
+        return browser
+
+    @classmethod
+    async def _launch(cls, driver: "Playwright", settings: BrowserSettings) -> "Browser":
         from playwright.async_api import Browser as Process
         from playwright.async_api import Error
 
         command = await made_in_thread(partial(prepare, settings), Command.clear)
         try:
-            launching = playwright.chromium.launch(
+            launching = driver.chromium.launch(
                 executable_path=command.executable,
                 ignore_default_args=True,
                 args=list(command.arguments),
@@ -55,12 +77,14 @@ class Browser:
             process = await to_the_end(launching, Process.close)
         except BaseException as error:
             await in_thread_to_the_end(command.clear)
+            if isinstance(error, Error) and _GONE in str(error):
+                raise EnvError(f"the driver of a browser ended: {_why(error)}") from error
             if isinstance(error, Error):
                 raise ConfigError(
                     f"no browser could be started: {_why(error)}; {WAY_OUT}"
                 ) from error
             raise
-        browser = cls(process, command, settings)
+        browser = cls(driver, process, command, settings)
         process.on("disconnected", lambda _: browser._died())
         return browser
 
@@ -126,12 +150,30 @@ class Browser:
         except (TimeoutError, Error):
             pass  # it is killed below
         await in_thread(self._command.clear)
+        await _stop(self._driver)
 
     def _died(self) -> None:
         error = EnvError("the browser of this episode ended")
         for visit in self.visits:
             visit.fail(error)
         self.shelf.clear()
+
+
+async def _driver(*, within_s: float) -> "Playwright":
+    from playwright.async_api import async_playwright
+
+    with blame(EnvError, "the start of Playwright"):
+        async with asyncio.timeout(within_s):
+            return await async_playwright().start()
+
+
+async def _stop(driver: "Playwright") -> None:
+    """End a driver, dead or alive."""
+    from playwright.async_api import Error
+
+    with suppress(TimeoutError, Error):
+        async with asyncio.timeout(_HEALTH_S):
+            await driver.stop()
 
 
 def _why(error: Exception) -> str:

@@ -113,5 +113,16 @@
     return rolled.scrollLeft !== before[0] || rolled.scrollTop !== before[1];
   }
 
-  Object.assign(globalThis, { still, glide, put, mark, choose, roll });
+  // How often the page's policy has refused something since `forget`. jQuery tries for itself, while
+  // it loads, what a browser does; later on, it is something that is not the page's own.
+  let refused = 0;
+  const seen = globalThis.forget;
+  addEventListener("securitypolicyviolation", () => { refused += 1; });
+  const refusals = () => refused;
+  function forget() {
+    refused = 0;
+    return seen();
+  }
+
+  Object.assign(globalThis, { refusals, forget, still, glide, put, mark, choose, roll });
 })();

@@ -12,8 +12,10 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentrl.errors import ConfigError
+from agentrl_envs.web.browser import relay
 from agentrl_envs.web.browser.chromium import find, flags
 from agentrl_envs.web.browser.settings import BrowserSettings
 from agentrl_sandbox import confine, enter
@@ -21,6 +23,7 @@ from agentrl_sandbox.cgroup import Group
 from agentrl_sandbox.launch.users import own_block
 from agentrl_sandbox.lease import Lease, new_mark
 from agentrl_sandbox.program import bounded, bubblewrap_options, doors
+from agentrl_sandbox.visible_files import is_visible
 
 PROFILE = "/tmp/profile"
 _ELSEWHERE = "/opt/browser"
@@ -71,7 +74,9 @@ def prepare(settings: BrowserSettings) -> Command:
         # Chromium refuses to confine its renderers for root.
         command = [program, *flags(profile=profile, own_sandbox=os.geteuid() != 0)]
         plan |= {"command": command, "environ": {"HOME": profile, "TZ": "UTC", **environ}}
-    arguments = ("-I", "-S", confine.__file__, json.dumps(plan))
+    script = ("-I", "-S")
+    program_of = (sys.executable, *script, confine.__file__, json.dumps(plan))
+    arguments = (*script, relay.__file__, *program_of)
     return Command(sys.executable, arguments, dict(environ), tuple(leases), group)
 
 
@@ -101,7 +106,7 @@ def _inside(
 def _shown(program: str) -> tuple[list[tuple[str, str]], dict[str, str], str]:
     """Return what to bind, what of it to stage for another user, and the program's path inside."""
     real = os.path.realpath(program)
-    if real.startswith("/usr/"):
+    if is_visible(Path(real)):
         return [], {}, real
     folder, name = os.path.split(real)
     staged = f"{enter.STAGE}/browser" if os.geteuid() == 0 else folder

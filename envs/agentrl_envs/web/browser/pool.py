@@ -7,17 +7,17 @@
 A page is there because an episode has left it that way (`World.reusable`), or because it was loaded
 while nobody waited (`World.ahead`).
 
-A browser is replaced when it dies and when it no longer answers, and its episodes fail with it;
+A browser is replaced, with its driver, when either dies and when it no longer answers, and its
+episodes fail with it;
 after `recycle_after` episodes and when it holds more than `recycle_bytes` it gets no new ones, and
 ends with its last.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from agentrl.closing import close_all
-from agentrl.errors import EnvError, blame
-from agentrl.thread import to_the_end
+from agentrl.errors import EnvError
 from agentrl_envs.pooled import Chores, Places
 from agentrl_envs.web.browser.browser import Browser
 from agentrl_envs.web.browser.settings import BrowserSettings
@@ -25,18 +25,14 @@ from agentrl_envs.web.browser.shelf import Place
 from agentrl_envs.web.browser.visit import Screen, Visit
 from agentrl_envs.web.world import World
 
-if TYPE_CHECKING:
-    from playwright.async_api import Playwright
-
 _CLOSED = "this pool of browsers is closed; open another one"
 
 
 class BrowserPool:
     """Browsers and the places in them. Made by `BrowserPool.open`."""
 
-    def __init__(self, playwright: "Playwright", settings: BrowserSettings) -> None:
+    def __init__(self, settings: BrowserSettings) -> None:
         self.settings = settings
-        self._playwright = playwright
         count = settings.browsers * settings.episodes
         self._places = Places("page", count, within_s=settings.open_s)
         self._browsers: list[Browser | None] = [None] * settings.browsers
@@ -47,10 +43,8 @@ class BrowserPool:
 
     @classmethod
     async def open(cls, settings: BrowserSettings) -> Self:
-        """Start Playwright; browsers start when they are needed."""
-        # Every driver has a `stop` of its own: that of the class does nothing.
-        driver = await to_the_end(_driver(within_s=settings.open_s), lambda driver: driver.stop())
-        return cls(driver, settings)
+        """Return an empty pool; browsers start when they are needed, each with its driver."""
+        return cls(settings)
 
     async def visit(
         self, world: World, screen: Screen, *, action_ms: float | None = None
@@ -121,17 +115,14 @@ class BrowserPool:
         return sum(counted) if counted else None
 
     async def close(self) -> None:
-        """Close every browser and end Playwright. Idempotent."""
+        """Close every browser with its driver. Idempotent."""
         if self._chores.closed:
             return
         self._chores.closed = True
         await self._chores.cancel()
         running = [*filter(None, self._browsers), *self._retired]
         self._browsers = [None] * len(self._browsers)
-        try:
-            await close_all(running)
-        finally:
-            await self._playwright.stop()
+        await close_all(running)
 
     async def _visit(self, place: Place) -> tuple[Visit, bool]:
         slot = min(range(len(self._browsers)), key=self._load)
@@ -167,7 +158,7 @@ class BrowserPool:
                 self._browsers[slot] = None
                 self._retired.add(browser)
                 self._chores.begin(self._end_if_idle(browser))
-            fresh = await Browser.start(self._playwright, self.settings)
+            fresh = await Browser.start(self.settings)
             if self._chores.closed:
                 await fresh.close()
                 raise EnvError(_CLOSED)
@@ -176,7 +167,8 @@ class BrowserPool:
 
     async def _put_back(self, browser: Browser, visit: Visit, url: str | None) -> None:
         try:
-            if url is not None and browser.alive and not browser.worn:
+            fits = url is not None and browser.alive and not browser.worn
+            if url is not None and fits and not await visit.is_spoilt():
                 await visit.clear()
                 await self._keep(browser, url, visit)
             elif browser.alive:
@@ -239,11 +231,3 @@ class BrowserPool:
 
     def _is_current(self, browser: Browser) -> bool:
         return browser.alive and not browser.worn and not self._chores.closed
-
-
-async def _driver(*, within_s: float) -> "Playwright":
-    from playwright.async_api import async_playwright
-
-    with blame(EnvError, "the start of Playwright"):
-        async with asyncio.timeout(within_s):
-            return await async_playwright().start()

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _HERE = files("agentrl_envs.web.browser")
 _HANDS = (_HERE / "hands.js").read_text(encoding="utf-8")
+_LIMITS = (_HERE / "limits.js").read_text(encoding="utf-8")
 _CLOCK = (_HERE / "clock.js").read_text(encoding="utf-8")
 _ADVANCE = "(ms) => globalThis[Symbol.for('agentrl.clock')]?.advance(ms) ?? 0"
 _MOVED_ON = re.compile(
@@ -26,6 +27,10 @@ _MOVED_ON = re.compile(
 )
 _WORLD = "agentrl"
 """The isolated world of our scripts: in every document, loaded before the page's own ones."""
+MAX_REQUESTS = 1000
+"""Of one page that wait for their answers; a page with more is lost."""
+MAX_POPUPS = 50
+"""Windows that a page may ask for between two actions."""
 _REQUESTED_S = 0.5
 """How long a navigation that was asked for may take to begin; some never do."""
 
@@ -67,7 +72,7 @@ class Tab:
         *_, tree = await asyncio.gather(
             tab.cdp.send("Page.enable"),
             tab.cdp.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
-            tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": HOOK}),
+            tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": f"{_LIMITS}\n{HOOK}"}),
             tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", _IN_ISOLATION),
             tab.cdp.send("Page.getFrameTree"),
         )
@@ -97,6 +102,10 @@ class Tab:
                 self._changed.set()
 
         def paused(params: Mapping[str, Any]) -> None:
+            if self._answering >= MAX_REQUESTS:
+                self.fail(EnvError(f"the page asked for more than {MAX_REQUESTS} things at once"))
+            if self.broken.done():
+                return
             self._answering += 1
             task = asyncio.ensure_future(answered(params))
             self._tasks.add(task)
@@ -282,13 +291,18 @@ class Tab:
                 self._requested[params["frameId"]] = loop.time()
 
         def opened(params: Mapping[str, Any]) -> None:
-            self.popups.append(params["url"])
+            if len(self.popups) < MAX_POPUPS:
+                self.popups.append(params["url"])
 
         def went(params: Mapping[str, Any]) -> None:
             frame = params["frame"]
             if frame["id"] == self.frame:
                 self._url = frame["url"] + frame.get("urlFragment", "")
                 self._world = None
+
+        def crashed(params: Mapping[str, Any]) -> None:
+            del params
+            self.fail(EnvError(_CRASHED))
 
         def moved(params: Mapping[str, Any]) -> None:
             if params["frameId"] == self.frame:
@@ -301,10 +315,13 @@ class Tab:
         self.cdp.on("Page.frameDetached", ends)
         self.cdp.on("Page.frameRequestedNavigation", asked)
         self.cdp.on("Page.windowOpen", opened)
-        self.page.on("crash", lambda _: self.fail(EnvError("the page's process died")))
+        # Of the relay too, where a page makes the browser say more than may be said.
+        self.cdp.on("Inspector.targetCrashed", crashed)
+        self.page.on("crash", lambda _: self.fail(EnvError(_CRASHED)))
         self.page.on("close", lambda _: self.fail(EnvError("the page was closed")))
 
 
+_CRASHED = "the page's process died, or its messages were over the limits of browser/relay.py"
 _IN_ISOLATION = {"source": f"{OBSERVE}\n{_HANDS}", "worldName": _WORLD, "runImmediately": True}
 
 

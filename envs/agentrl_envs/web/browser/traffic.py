@@ -18,6 +18,13 @@ from agentrl_envs.web.world import WebRequest, WebResponse, World
 NOT_FOUND = WebResponse(
     status=404, headers={"content-type": "text/plain; charset=utf-8"}, body=b"Not found"
 )
+MAX_BODY_BYTES = 8 * 2**20
+"""Of what a world answers with."""
+TOO_LARGE = WebResponse(
+    status=502,
+    headers={"content-type": "text/plain; charset=utf-8"},
+    body=b"The answer is too large",
+)
 _SHOWN = ("text/", "image/", "application/xhtml+xml", "application/json", "application/xml")
 _SEVERAL = "set-cookie"
 _COOKIED = ("Document", "XHR", "Fetch")
@@ -88,6 +95,10 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
     refused = None
     if response is None:
         response = NOT_FOUND
+    elif len(response.body) > MAX_BODY_BYTES:
+        size = len(response.body)
+        refused = Refused(f"an answer of {size} bytes is over the limit of {MAX_BODY_BYTES}")
+        response = WebResponse(status=204) if is_page else TOO_LARGE
     elif is_page and not is_shown(response):
         response, refused = WebResponse(status=204), Refused(f"{url} is no page to be shown")
     await _quietly(tab, "Fetch.fulfillRequest", {**held, **fulfilment(response)})

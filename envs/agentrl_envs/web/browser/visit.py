@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_DIALOGS = 50
+DIALOGS = 50
 """That a page may open between two actions; one that opens more does nothing else."""
-_NOTICES = 5
+NOTICES = 5
+NOTICE_CHARACTERS = 500
 
 Start = Literal["new", "ahead", "kept"]
 """A page was loaded for the episode, or before there was one, or had served another one."""
@@ -222,6 +223,10 @@ class Visit:
             return False
         return len(self.tabs) == 1 and self.tab.url.partition("#")[0] == world.start_url
 
+    async def is_spoilt(self) -> bool:
+        """Return whether something that is not the page's own was to run on it."""
+        return await self.tab.run("refusals") > 0
+
     async def clear(self) -> None:
         """Forget the episode: its world, its cookies and storage, and where the mouse was."""
         world, self.world = self.world, None
@@ -269,10 +274,11 @@ class Visit:
         from playwright.async_api import Error
 
         self._dialogs += 1
-        if self._dialogs > _DIALOGS:
-            self.fail(EnvError(f"the page opened more than {_DIALOGS} dialogs, one after another"))
+        if self._dialogs > DIALOGS:
+            self.fail(EnvError(f"the page opened more than {DIALOGS} dialogs, one after another"))
         if dialog.type != "beforeunload":
-            self._notice(f"the page said: {dialog.message[:200]}")
+            said = dialog.message[:200].encode("utf-8", "replace").decode()
+            self._notice(f"the page said: {said}")
         try:
             await (dialog.accept() if dialog.type == "beforeunload" else dialog.dismiss())
         except Error:
@@ -310,9 +316,9 @@ class Visit:
             await self.tab.settle()
 
     def _notice(self, text: str) -> None:
-        if len(self.notices) < _NOTICES:
+        if len(self.notices) < NOTICES:
             # One line each, whatever a page put into it: the lines after it are ours.
-            self.notices.append(" ".join(text.split()))
+            self.notices.append(" ".join(text[:NOTICE_CHARACTERS].split()))
 
     def _is_within(self, url: str) -> bool:
         return self.world is not None and is_within(url, self.world.origins)

@@ -31,6 +31,7 @@ async (seed) => {
     };
   }
   core.startEpisodeReal();
+  globalThis[Symbol.for("agentrl.problem")] = true;
   document.getElementById("query").setAttribute("aria-hidden", "true");
   const coming = [...document.images].filter((image) => !image.complete);
   await Promise.all(coming.map((image) => image.decode().catch(() => null)));

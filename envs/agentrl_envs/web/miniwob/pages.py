@@ -1,8 +1,13 @@
-"""The pages of MiniWoB++ as they are served: from the installed package, and from nowhere else."""
+"""The pages of MiniWoB++ as they are served: from the installed package, and from nowhere else.
+
+A page runs its own scripts and no others. Some pages put what was typed into their markup; its
+handlers, addresses and elements are no code there, by the policy that comes with every page.
+"""
 
 import base64
 import mimetypes
 import re
+import secrets
 from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -16,10 +21,29 @@ from agentrl_envs.web.world import WebRequest, WebResponse
 ORIGIN: Final = "http://miniwob.test"
 _MOST_PAGES = 64
 """That are kept as they are served, at half a megabyte each."""
-_SCRIPT = re.compile(rb"""<script src="([\w./-]+\.js)"></script>""")
+_SCRIPT = re.compile(rb"""<script nonce=[\w-]+ src="([\w./-]+\.js)"></script>""")
 _STYLE = re.compile(rb"""<link rel="stylesheet"(?: type="text/css")? href="([\w./-]+\.css)">""")
 _ELSEWHERE = re.compile(rb"""url\(["']?(?!data:)[\w./-]""")
 _PICTURE = re.compile(rb"""url\(['"]?([\w./-]+\.(?:png|gif|jpg|svg))['"]?\)""")
+_OWN = re.compile(rb"<(script|style)(?=[\s>])", re.IGNORECASE)
+_NONCE = b"nonce-of-the-response"
+"""Stands in a page that is kept, without quotes: it may be inside a string of a script."""
+_OPENING = b"<script nonce=%s>" % _NONCE
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'nonce-{nonce}'{more}",
+        "style-src-elem 'self' 'nonce-{nonce}'",
+        "style-src-attr 'unsafe-inline'",
+        "img-src 'self' data:",
+        "font-src 'self' data:",
+        "media-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+)
+_EVALUATES = re.compile(rb'class="jscolor"')
+"""In pages with a colour picker, which evaluates its own settings, and nothing that is typed."""
 _SCRIPTS = files("agentrl_envs.web.miniwob")
 
 
@@ -51,11 +75,22 @@ def answer(request: WebRequest) -> WebResponse | None:
     parts = urlsplit(request.url)
     if request.method != "GET" or f"{parts.scheme}://{parts.netloc}" != ORIGIN:
         return None
-    return _file(unquote(parts.path))
+    found = _file(unquote(parts.path))
+    if found is None:
+        return None
+    kind, body = found
+    if not kind.startswith("text/html"):
+        return WebResponse(headers={"content-type": kind}, body=body)
+    nonce = secrets.token_urlsafe(18)
+    more = " 'unsafe-eval'" if _EVALUATES.search(body) else ""
+    policy = _POLICY.format(nonce=nonce, more=more)
+    headers = {"content-type": kind, "content-security-policy": policy}
+    return WebResponse(headers=headers, body=body.replace(_NONCE, nonce.encode()))
 
 
 @lru_cache(_MOST_PAGES)
-def _file(path: str) -> WebResponse | None:
+def _file(path: str) -> tuple[str, bytes] | None:
+    """Return a file's kind and bytes; in a page, `_NONCE` is at everything of its own that runs."""
     if "\0" in path:
         return None
     place = (root() / path.lstrip("/")).resolve()
@@ -63,11 +98,12 @@ def _file(path: str) -> WebResponse | None:
         return None
     body = _text(place) if place.suffix in (".html", ".css") else place.read_bytes()
     if place.suffix == ".html" and place.parent.name == "miniwob":
+        body = _OWN.sub(rb"<\1 nonce=" + _NONCE, body)
         body = _SCRIPT.sub(lambda found: _with_script(place, found), body)
         body = _STYLE.sub(lambda found: _with_style(place, found), body)
-        prelude = f"<head><script>{script('prelude.js')}</script>"
-        body = body.replace(b"<head>", prelude.encode(), 1)
-    return WebResponse(headers={"content-type": _kind(place)}, body=body)
+        prelude = b"<head>%s%s</script>" % (_OPENING, script("prelude.js").encode())
+        body = body.replace(b"<head>", prelude, 1)
+    return _kind(place), body
 
 
 @cache
@@ -90,7 +126,7 @@ def _with_script(place: Path, found: re.Match[bytes]) -> bytes:
     # Words that would end the element early stay in a file of their own.
     if not source or b"</script" in source.lower() or b"<!--" in source:
         return found[0]
-    return b"<script>%s</script>" % source
+    return b"%s%s</script>" % (_OPENING, source)
 
 
 def _with_style(place: Path, found: re.Match[bytes]) -> bytes:
@@ -98,7 +134,7 @@ def _with_style(place: Path, found: re.Match[bytes]) -> bytes:
     rules = b"" if file is None else _text(file)
     if not rules or b"</style" in rules.lower() or _ELSEWHERE.search(rules):
         return found[0]
-    return b"<style>%s</style>" % rules
+    return b"<style nonce=%s>%s</style>" % (_NONCE, rules)
 
 
 @cache

@@ -10,6 +10,7 @@
     apply: () => new Clock(start + Clock.now() - loaded).toString(),
   });
   const style = document.createElement("style");
+  style.nonce = document.currentScript.nonce;
   style.textContent =
     "#reward-display, #click-canvas, #sync-task-cover { display: none !important; }" +
     "* { transition: none !important; animation: none !important; }";

@@ -9,6 +9,7 @@ from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
 
 _BEGIN = pages.script("begin.js")
 _JUDGE = pages.script("judge.js")
+_LEFT = "the page of the problem was left"
 
 RELOADED = frozenset(
     (
@@ -16,12 +17,19 @@ RELOADED = frozenset(
         *("choose-date-medium", "choose-date-nodelay", "click-pie", "click-pie-nodelay"),
         *("drag-items", "drag-items-grid", "drag-shapes", "drag-shapes-2", "drag-sort-numbers"),
         *("form-sequence-3", "hover-shape", "moving-items", "search-engine", "simon-says"),
-        *("stock-market", "use-autocomplete", "use-autocomplete-nodelay"),
+        *("stock-market", "terminal", "use-autocomplete", "use-autocomplete-nodelay"),
         *("use-colorwheel", "use-colorwheel-2"),
     )
 )
-"""Families whose page is loaded for every episode: widgets keep what was done to them, or things
-move. On the others an episode after another looks like one on a fresh page; tests compare them."""
+"""Families whose page is loaded for every episode: widgets keep what was done to them, things move,
+or what was typed is put into the page's markup. On the others an episode after another looks like
+one on a fresh page; tests compare them."""
+
+
+FULL_REWARDS: Mapping[str, float] = {"circle-center": 0.9}
+"""Raw rewards that count as full, where no action earns 1: the page of circles pays 1 less the
+distance in radii, and measures it from a dot that is never where the pixel is. No pixel earns more
+than 0.982, and the centre as an observation gives it 0.915 or more."""
 
 
 class MiniWobWorld:
@@ -53,13 +61,22 @@ class MiniWobWorld:
         return goal
 
     async def judge(self, page: LivePage, said: str | None) -> Verdict:
-        """Read the page's verdict; an answer in words ends the episode and is worth nothing."""
+        """Read the page's verdict; an answer in words ends the episode and is worth nothing.
+
+        So does leaving the page: its problem is gone with it, and another page's verdict is none.
+        """
         state: Mapping[str, Any] | None = await page.evaluate(_JUDGE)
-        if state is None or not state["done"]:
+        if state is None:
+            return Verdict(reward=0.0, done=True, info={"reason": _LEFT})
+        if not state["done"]:
             return Verdict(reward=0.0, done=said is not None)
         raw = float(state["raw"])
         return Verdict(
-            reward=paid(raw, partial_credit=self._partial_credit),
+            reward=paid(
+                raw,
+                full=FULL_REWARDS.get(self._family, 1.0),
+                partial_credit=self._partial_credit,
+            ),
             done=True,
             info={"raw_reward": raw, "reason": state.get("reason")},
         )
@@ -76,8 +93,8 @@ class MiniWobWorld:
         """Release nothing."""
 
 
-def paid(raw: float, *, partial_credit: bool) -> float:
-    """Return the reward for a page's raw one, which lies between -1 and 1."""
-    if partial_credit:
-        return min(max(raw, 0.0), 1.0)
-    return float(raw >= 1)
+def paid(raw: float, *, full: float = 1.0, partial_credit: bool) -> float:
+    """Return the reward for a page's raw one, which lies between -1 and 1; `full` earns 1."""
+    if raw >= full:
+        return 1.0
+    return max(raw, 0.0) if partial_credit else 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrl.errors import EnvError
 from agentrl.message import Image
+from agentrl.thread import in_thread
 from agentrl_envs.web.observation.marks import Box, mark
 from agentrl_envs.web.observation.node import Node
 from agentrl_envs.web.observation.view import Eye, Kind, View, Wants
@@ -84,10 +85,8 @@ async def _images(eye: Eye, wants: Wants, seen: Mapping[str, Any]) -> tuple[Imag
     png = await eye.screenshot()
     boxes: dict[int, Box] = {int(id_): tuple(box) for id_, box in seen["boxes"].items()}
     width, height = seen["size"]
-    return tuple(
-        Image(png if kind == "screenshot" else mark(png, boxes, (width, height)))
-        for kind in pictured
-    )
+    marked = await in_thread(mark, png, boxes, (width, height)) if "marks" in pictured else png
+    return tuple(Image(marked if kind == "marks" else png) for kind in pictured)
 
 
 def _node(depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]) -> Node:

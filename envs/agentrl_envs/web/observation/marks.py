@@ -4,8 +4,10 @@ import io
 from collections.abc import Mapping
 from typing import Final
 
-from PIL import Image as Pictures
 from PIL import ImageDraw, ImageFont
+
+from agentrl.message import Image
+from agentrl.vision.decoding import decode_image
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height in pixels of the viewport."""
@@ -15,9 +17,11 @@ _FONT_PX: Final = 10
 
 
 def mark(png: bytes, boxes: Mapping[int, Box], viewport: tuple[int, int]) -> bytes:
-    """Return the picture with a frame and the id at each box that is in it, as a PNG."""
-    with Pictures.open(io.BytesIO(png)) as opened:
-        picture = opened.convert("RGB")
+    """Return the picture with a frame and the id at each box that is in it, as a PNG.
+
+    It takes a tenth of a second: where a loop runs, call it in a thread.
+    """
+    picture = decode_image(Image(png))
     scale = picture.width / viewport[0]
     draw = ImageDraw.Draw(picture)
     font = ImageFont.load_default(_FONT_PX)

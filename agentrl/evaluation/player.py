@@ -1,0 +1,230 @@
+"""Players without a model on held-out tasks: gold, random, and scripted agents of one's own."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+from agentrl import wiring
+from agentrl.config.run import RunConfig
+from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, say
+from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
+from agentrl.evaluation.report import Report
+from agentrl.gold import play
+from agentrl.heap import frozen_heap
+from agentrl.message import Message
+from agentrl.progress import Progress
+from agentrl.registry import load
+from agentrl.sandbox import using_sandbox
+from agentrl.scheduler import check_scored
+from agentrl.scope import run_scope
+from agentrl.seeds import derive
+from agentrl.task import Task
+from agentrl.thread import call_either
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated
+from agentrl.user_code import with_place
+
+Player = Callable[[Env, Task, Sequence[ToolSchema], tuple[Message, ...]], Awaitable[Action]]
+"""Return the next action, of the tools that can be called now and all messages so far."""
+
+WORDS = ("yes", "no", "0", "1", "2", "3", "4", "5", "7", "9", "10", "42", "a", "b", "the", "end")
+"""Texts and numbers that a random player says."""
+MOST_ITEMS = 3
+MOST_DEPTH = 4
+
+
+def find_player(name: str, *, seed: int) -> Player:
+    """Return `gold`, `random`, or the function at `module:function`.
+
+    Such a function gets the messages so far and the schemas of the tools, and returns an `Action`,
+    or text to say; it may be asynchronous. Raises `ConfigError` for anything else.
+    """
+    if name == "gold":
+        return _play_gold
+    if name == "random":
+        return _RandomPlayer(seed)
+    if ":" not in name:
+        raise ConfigError(f"--player is {name!r}, wanted gold, random or module:function")
+    return _ScriptedPlayer(name, cast("Callable[..., Any]", load(name)))
+
+
+async def evaluate_player(config: RunConfig, name: str, progress: Progress) -> Report:
+    """Play every held-out task of a config, and report as for a policy.
+
+    A player that breaks fails the trajectory it plays, never as a reward. Raises `TooManyFailures`
+    where every trajectory failed.
+    """
+    player = find_player(name, seed=derive(config.run.seed, "random player"))
+    make_env = wiring.env_factory(config)
+    tasks = wiring.evaluation_tasks(config, make_env(), progress.say)
+    evaluation = wiring.evaluation(config, tasks)
+    evaluation = replace(evaluation, about={**evaluation.about, "policy": name})
+    free = asyncio.Semaphore(config.rollout.concurrency)
+    sample_count = config.evaluate.samples_per_task
+    with (
+        using_sandbox(wiring.sandbox_settings(config.sandbox)),
+        progress.phase("evaluate", total=len(tasks) * sample_count) as bar,
+        first_error(),
+        frozen_heap(),
+    ):
+        async with (
+            run_scope(),
+            wiring.worlds(config, make_env) as make_world,
+            asyncio.TaskGroup() as group,
+        ):
+
+            async def play_samples(task: Task) -> Tree:
+                tree = Tree(task)
+                for sample in range(sample_count):
+                    async with free:
+                        await _play_sample(tree, sample, make_world, player, config)
+                    bar.advance()
+                return tree
+
+            running = [group.create_task(play_samples(task)) for task in tasks]
+    trees = [task.result() for task in running]
+    check_scored([leaf.outcome for tree in trees for leaf in tree.leaves])
+    return evaluation.report([t for tree in trees for t in tree.trajectories()], k=evaluation.k)
+
+
+async def _play_sample(
+    tree: Tree, sample: int, make_env: Callable[[], Env], player: Player, config: RunConfig
+) -> None:
+    """Add one trajectory to a tree; its tokens stand for turns, and have no log-probs."""
+    rollout = config.rollout
+    env = make_env()
+    tools: Sequence[ToolSchema] = ()
+    at = tree.add(Node(parent=None, source="prompt", token_ids=(), turn=0))
+    turn_count = call_count = 0
+
+    async def act(new: Observation, seen: tuple[Message, ...]) -> Action:
+        nonlocal tools, at, turn_count, call_count
+        tools = tools if new.tools is None else new.tools
+        action = await player(env, tree.task, tools, seen)
+        node = Node(
+            parent=at,
+            source="sampled",
+            token_ids=(0,),
+            turn=turn_count,
+            logprobs=(math.nan,),
+            versions=(0,),
+        )
+        at, turn_count = tree.add(node), turn_count + 1
+        call_count += len(action.tool_calls)
+        return action
+
+    outcome: Outcome
+    try:
+        with blame(EnvError, f"the player of task {tree.task.id!r}"):
+            async with asyncio.timeout(rollout.episode_s):
+                episode = await play(env, tree.task, act, max_turns=rollout.max_turns)
+        over = episode.is_over
+        outcome = Finished(episode.reward) if over else Truncated("turns", episode.reward)
+    except RolloutError as error:
+        outcome = Failed(error.kind, with_place(str(error), error))
+    finally:
+        await env.close()
+    tree.end(Leaf(node=at, outcome=outcome, sample=sample, tool_calls=call_count))
+
+
+async def _play_gold(
+    env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
+) -> Action:
+    del tools
+    if not isinstance(env, GoldPlayer):
+        raise ConfigError(
+            f"--player is gold, and {type(env).__name__} has no gold player; give it a method "
+            "gold(task, seen) -> Action"
+        )
+    return env.gold(task, seen)
+
+
+class _ScriptedPlayer:
+    """A function of the user's."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._function = function
+
+    async def __call__(
+        self, env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
+    ) -> Action:
+        del env, task
+        action = await call_either(self._function, seen, tools)
+        if isinstance(action, str):
+            return say(action)
+        if not isinstance(action, Action):
+            raise EnvError(
+                f"{self._name} returned {action!r:.80}; return text, agentrl.say(text) or "
+                "agentrl.call(tool, argument=...)"
+            )
+        return action
+
+
+class _RandomPlayer:
+    """Calls a random tool with random arguments that fit its schema, or says a random word."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    async def __call__(
+        self, env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
+    ) -> Action:
+        del env
+        random = Random(derive(self._seed, task.id, len(seen)))
+        if not tools or random.random() < 0.2:
+            return say(random.choice(WORDS))
+        function = random.choice(tools)["function"]
+        return call(function["name"], **random_arguments(function["parameters"], random))
+
+
+def random_arguments(schema: Mapping[str, Any], random: Random) -> dict[str, Any]:
+    """Return arguments for a tool's parameters; optional ones are there half of the time."""
+    required = set(schema.get("required", ()))
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    return {
+        name: random_value(part, random, depth=0)
+        for name, part in properties.items()
+        if name in required or random.random() < 0.5
+    }
+
+
+def random_value(schema: Mapping[str, Any], random: Random, *, depth: int) -> Any:
+    """Return a value of a JSON schema's type; what it does not know is a word."""
+    if "enum" in schema:
+        return random.choice(schema["enum"])
+    if "const" in schema:
+        return schema["const"]
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return random_value(random.choice(choices), random, depth=depth)
+    match schema.get("type"):
+        case "integer":
+            low, high = _bounds(schema)
+            return random.randint(math.ceil(low), math.floor(high))
+        case "number":
+            return random.uniform(*_bounds(schema))
+        case "boolean":
+            return random.random() < 0.5
+        case "null":
+            return None
+        case "array" if depth < MOST_DEPTH:
+            items = schema.get("items", {})
+            count = random.randint(0, MOST_ITEMS)
+            return [random_value(items, random, depth=depth + 1) for _ in range(count)]
+        case "object" if depth < MOST_DEPTH:
+            parts: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+            return {n: random_value(s, random, depth=depth + 1) for n, s in parts.items()}
+        case "array":
+            return []
+        case "object":
+            return {}
+        case _:
+            return random.choice(WORDS)
+
+
+def _bounds(schema: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the least and the greatest number of a schema: of -10 to 100 where it is silent."""
+    low = schema.get("minimum", min(-10, schema.get("maximum", -10)))
+    return low, schema.get("maximum", max(100, low))

@@ -1,0 +1,83 @@
+"""reasoning-gym's verifiers: a worker is a fork with limits of its own, asked again and again."""
+
+import ctypes
+import importlib
+import os
+import resource
+import signal
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+LATE, LARGE = 124, 125
+"""Exit codes of a worker whose verdict took too much time, or too much memory."""
+LOOK_CPU_S = 0.1
+"""Processor time between two looks at both."""
+FATAL_FACTOR = 4
+"""The kernel's limits on both are so much wider: for code that never comes back to Python."""
+_PR_SET_PDEATHSIG = 1
+
+
+def preload() -> None:
+    """Import the library, on one thread: there are as many workers as may be busy at once."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for module in ("reasoning_gym.factory", "agentrl_envs.reasoning.mixture"):
+        importlib.import_module(module)
+
+
+class World:
+    """A worker, which gives one verdict after the other."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        self.verdict_cpu_s = params["verdict_cpu_s"]
+        self.begun_s = cpu_s()
+        resident_bytes, data_bytes = memory_bytes()
+        self.most_bytes = resident_bytes + params["memory_bytes"]
+        most_data_bytes = data_bytes + FATAL_FACTOR * params["memory_bytes"]
+        resource.setrlimit(resource.RLIMIT_DATA, (most_data_bytes, most_data_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGPROF, self.look)
+        signal.setitimer(signal.ITIMER_PROF, LOOK_CPU_S, LOOK_CPU_S)
+
+    def score(
+        self,
+        settings: Mapping[str, Any],
+        question: str,
+        reference: Any,
+        entry: Mapping[str, Any],
+        answer: str,
+    ) -> float:
+        """Return the score of an answer."""
+        from agentrl_envs.reasoning.mixture import family_of
+        from agentrl_envs.reasoning.record import from_json
+
+        family = family_of(**settings)
+        problem = {"question": question, "answer": reference, **from_json(entry)}
+        self.begun_s = cpu_s()
+        fatal_s = int(self.begun_s + FATAL_FACTOR * self.verdict_cpu_s) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (fatal_s, resource.RLIM_INFINITY))
+        return family.judge(answer, problem)
+
+    def look(self, number: int, frame: FrameType | None) -> None:
+        """End the process when a verdict takes too much; a verifier would catch an exception."""
+        if cpu_s() - self.begun_s > self.verdict_cpu_s:
+            os._exit(LATE)
+        if memory_bytes()[0] > self.most_bytes:
+            os._exit(LARGE)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the sizes of resident memory and of data, stack included."""
+    with open("/proc/self/statm", "rb") as file:
+        pages = [int(word) for word in file.read().split()]
+    return pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()

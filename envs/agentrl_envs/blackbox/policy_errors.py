@@ -1,0 +1,107 @@
+"""Errors by which a program says that the policy played badly: an outcome, and no failure."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from agentrl.errors import ConfigError, EnvError
+
+PolicyErrors = Mapping[str, float]
+"""What an episode is paid that ends with an error. A key is an exception's qualified name
+(`agents.exceptions.MaxTurnsExceeded`), with the beginning of its message behind `: ` where the
+name alone says too little, or an exit code of a command (`3`)."""
+
+KNOWN: PolicyErrors = MappingProxyType(
+    dict.fromkeys(
+        (
+            # openai-agents
+            "agents.exceptions.MaxTurnsExceeded",
+            "agents.exceptions.ModelBehaviorError",
+            "agents.exceptions.ModelRefusalError",
+            "agents.exceptions.OutputGuardrailTripwireTriggered",
+            "agents.exceptions.ToolInputGuardrailTripwireTriggered",
+            # pydantic-ai: the same class says that the model's server answered wrongly.
+            "pydantic_ai.exceptions.UnexpectedModelBehavior: Exceeded maximum",
+            "pydantic_ai.exceptions.UnexpectedModelBehavior: Tool ",
+            "pydantic_ai.exceptions.UnexpectedModelBehavior: Received empty model response",
+            "pydantic_ai.exceptions.IncompleteToolCall",
+            "pydantic_ai.exceptions.OutputTokenLimitExceeded",
+            "pydantic_ai.exceptions.UsageLimitExceeded",
+            # LangGraph and LangChain
+            "langchain_core.exceptions.OutputParserException",
+            "langgraph.errors.GraphRecursionError",
+            # smolagents, whose AgentGenerationError is about the model's server
+            "smolagents.utils.AgentMaxStepsError",
+            "smolagents.utils.AgentParsingError",
+            "smolagents.utils.AgentToolCallError",
+            # openai
+            "openai.ContentFilterFinishReasonError",
+            "openai.LengthFinishReasonError",
+        ),
+        0.0,
+    )
+)
+"""Of the frameworks that docs/blackbox.md names."""
+
+_KEY = re.compile(r"\d{1,3}|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(: .+)?", re.DOTALL)
+_FRAME = re.compile(r'^ +File "[^"\n]*", line \d+', re.MULTILINE)
+
+
+class ProgramEnded(EnvError):
+    """A command ended with another exit code than 0."""
+
+    def __init__(self, message: str, *, code: int, stderr: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.stderr = stderr
+
+
+def checked_errors(given: PolicyErrors) -> PolicyErrors:
+    """Return the known errors and the user's own; `ConfigError` for one that is none."""
+    for key, reward in given.items():
+        if _KEY.fullmatch(key) is None:
+            raise ConfigError(
+                f"policy_errors names {key!r}; a key is an exception's qualified name "
+                "(package.module.Error), which may go on with ': ' and how its message begins, or "
+                "an exit code of a command"
+            )
+        if isinstance(reward, bool) or not math.isfinite(reward):
+            raise ConfigError(
+                f"policy_errors pays {reward!r} for {key}; a reward is a finite number"
+            )
+    return {**KNOWN, **given}
+
+
+def policy_error(error: BaseException, known: PolicyErrors) -> tuple[str, float] | None:
+    """Return the line and the reward of a program's end that the policy brought about, or None."""
+    for line in error_lines(error):
+        # The longest key says most: a message goes before a class.
+        for key in sorted(known, key=len, reverse=True):
+            if line == key or line.startswith(key if ": " in key else f"{key}:"):
+                return line, known[key]
+    return None
+
+
+def error_lines(error: BaseException) -> Iterator[str]:
+    """Yield what an error is called, as the last line of a traceback says it."""
+    if isinstance(error, ProgramEnded):
+        yield str(error.code)
+        if (line := last_error(error.stderr)) is not None:
+            yield line
+        return
+    for kind in type(error).__mro__:
+        yield f"{kind.__module__}.{kind.__qualname__}: {error}"
+
+
+def last_error(stderr: str) -> str | None:
+    """Return the line behind the last frame of the last traceback, with the message's first line.
+
+    >>> last_error('Traceback (most recent call last):\\n  File "a.py", line 1\\n    f()\\nx.E: no')
+    'x.E: no'
+    """
+    frames = list(_FRAME.finditer(stderr))
+    if not frames:
+        return None
+    below = stderr[frames[-1].end() :].splitlines()[1:]
+    return next((line.rstrip() for line in below if line and not line.startswith(" ")), None)

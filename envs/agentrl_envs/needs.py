@@ -1,0 +1,122 @@
+"""Needs of this package's environments, checked before a run begins.
+
+Each function is given the config of a run, with the registered settings of its environment, and
+yields a sentence for every part that is missing. None of them starts anything.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import ConfigError
+from agentrl.machine import is_installed
+from agentrl_sandbox.needs import missing_image
+
+if TYPE_CHECKING:
+    from agentrl.config.run import RunConfig
+
+PROGRAMS_OF: Mapping[str, Sequence[str]] = {
+    "form": (),
+    "dialog": ("yad",),
+    "editor": ("mousepad",),
+    "files": ("thunar",),
+    "calculator": ("galculator", "mousepad"),
+    "spreadsheet": ("gnumeric",),
+    "terminal": ("lxterminal", "xterm"),
+    "browser": ("chromium", "mousepad"),
+}
+"""The commands that put the programs of tasks on a desktop, by `Template.program`."""
+
+
+def missing_problems(config: "RunConfig") -> Iterator[str]:
+    """Yield that the generators of problems are missing."""
+    yield from _missing_package(config, "reasoning_gym", "reasoning-gym")
+
+
+def missing_search(config: "RunConfig") -> Iterator[str]:
+    """Yield that the index of search tools is missing."""
+    yield from _missing_package(config, "bm25s", "agentrl[web]")
+
+
+def missing_pictures(config: "RunConfig") -> Iterator[str]:
+    """Yield that what draws screens is missing."""
+    yield from _missing_package(config, "PIL", "agentrl[vision]")
+
+
+def missing_gateway(config: "RunConfig") -> Iterator[str]:
+    """Yield that the gateway, or the agent program that asks it, is missing."""
+    for module in ("starlette", "uvicorn"):
+        yield from _missing_package(config, module, "agentrl[gateway]")
+    command = config.env.kwargs.get("command")
+    if isinstance(command, list) and command and shutil.which(str(command[0])) is None:
+        yield (
+            f"command (of env.kwargs) begins with {command[0]!r}, and there is no such program on "
+            "PATH: install it, or give its path"
+        )
+
+
+def missing_pages(config: "RunConfig") -> Iterator[str]:
+    """Yield that the pages of MiniWoB++ are missing."""
+    yield from _missing_package(config, "miniwob", "agentrl[web]")
+
+
+def missing_site_server(config: "RunConfig") -> Iterator[str]:
+    """Yield that what our own sites are served with is missing."""
+    yield from _missing_package(config, "starlette", "agentrl[web]")
+
+
+def missing_browser(config: "RunConfig") -> Iterator[str]:
+    """Yield what of a browser is missing: its driver, the program, what isolates it."""
+    from agentrl_envs.web.browser.chromium import find
+    from agentrl_envs.web.browser.launch import WAY_OUT
+
+    yield from _missing_package(config, "playwright", "agentrl[web]")
+    settings = _settings(config, "browser")
+    try:
+        find(settings.get("executable", ""))
+    except ConfigError as error:
+        yield str(error)
+    isolation = settings.get("isolation", "bubblewrap")
+    if isolation == "bubblewrap" and shutil.which("bwrap") is None:
+        yield f"browsers run inside bubblewrap, and bwrap is not installed; {WAY_OUT}"
+
+
+def missing_desktop(config: "RunConfig") -> Iterator[str]:
+    """Yield what of a desktop is missing: a screen, or the programs of the chosen tasks."""
+    from agentrl_envs.gui.desktop.parts import missing_parts
+    from agentrl_envs.gui.desktop.settings import DesktopSettings
+    from agentrl_sandbox.recipe import RECIPES
+
+    yield from _missing_package(config, "PIL", "agentrl[gui]")
+    settings = _settings(config, "desktop")
+    if settings.get("backend") == "docker":
+        image = str(settings.get("image", DesktopSettings.image))
+        yield from missing_image(RECIPES["desktop"].image(image))
+        return
+    yield from missing_parts(_commands(config.env.kwargs))
+
+
+def _commands(settings: Mapping[str, Any]) -> list[str]:
+    """Return the programs that the tasks of an environment put on a desktop."""
+    if settings.get("pack") != "agentrl_envs.gui.tasks:template_pack":
+        return []  # what a pack of one's own starts, nobody knows
+    from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+
+    programs, templates = settings.get("programs"), settings.get("templates")
+    chosen = [
+        template.program
+        for template in TEMPLATES
+        if (not programs or template.program in programs)
+        and (not templates or template.name in templates)
+    ]
+    return list(dict.fromkeys(one for program in chosen for one in PROGRAMS_OF[program]))
+
+
+def _settings(config: "RunConfig", name: str) -> Mapping[str, Any]:
+    given = config.env.kwargs.get(name)
+    return given if isinstance(given, dict) else {}
+
+
+def _missing_package(config: "RunConfig", module: str, package: str) -> Iterator[str]:
+    if not is_installed(module):
+        yield f"{config.env.id} needs {module}, which is not installed: pip install '{package}'"
