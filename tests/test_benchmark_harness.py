@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.harness import Benchmark, Contender, Measurement, Run
 from benchmarks.measure import Calibration, measure, tree_cpu_s
-from benchmarks.quick import ELSEWHERE, WITHOUT_ROWS, expected_rows, missing_rows
+from benchmarks.quick import ELSEWHERE, expected_rows, missing_rows
 
 
 def burn(cpu_s: float) -> None:
@@ -240,8 +240,7 @@ def test_every_benchmark_that_results_name_is_run_by_ci(root: Path) -> None:
     """`make bench-quick` runs those of rows.json."""
     text = (root / "docs/results.md").read_text() + (root / "docs/comparison.md").read_text()
     named = {*re.findall(r"benchmarks[/.](\w+)(?:\.py| )", text)}
-    assert named - ELSEWHERE.keys() - {*WITHOUT_ROWS} <= expected_rows().keys()
-    assert not {*WITHOUT_ROWS} & expected_rows().keys()
+    assert named - ELSEWHERE.keys() <= expected_rows().keys()
     assert "make bench-quick" in (root / ".ci/run").read_text()
     assert all(expected_rows().values())
 

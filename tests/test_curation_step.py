@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -171,10 +171,14 @@ def test_a_short_batch_stops_the_run_where_that_is_wanted() -> None:
     assert who.state.steps == 0
 
 
-def test_an_empty_batch_always_stops_the_run_and_names_the_key() -> None:
-    who = curator(Curation(filter=DynamicSampling(max_refills=0)))
-    with pytest.raises(NothingToLearn, match=r"0 of 2.*curation\.filter\.max_refills"):
+@pytest.mark.parametrize("short", ["train", "stop"])
+def test_an_empty_batch_always_stops_the_run_and_names_what_helps(
+    short: Literal["train", "stop"],
+) -> None:
+    who = curator(Curation(filter=DynamicSampling(max_refills=0, short=short)))
+    with pytest.raises(NothingToLearn, match=r"0 of 2.*curation\.filter\.max_refills") as stopped:
         run(who, 2, lambda step, task, sample: 1.0)
+    assert ("curation.filter.short: train" in str(stopped.value)) == (short == "stop")
 
 
 def test_without_a_filter_everything_is_kept_in_one_round() -> None:

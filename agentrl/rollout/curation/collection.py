@@ -109,8 +109,7 @@ def check_enough(state: Collection, rule: DynamicSampling | None) -> None:
     causes = ", ".join(f"{counts[name]} {name}" for name in DROPPED if counts[name]) or "none ended"
     raise NothingToLearn(
         f"step {state.step} found {found} of {state.wanted} groups that can teach something in "
-        f"{state.rounds} rounds ({causes}); raise curation.filter.max_refills, choose tasks nearer "
-        "to what the policy can do, or set curation.filter.short: train"
+        f"{state.rounds} rounds ({causes}); {rule.ways_out}"
     )
 
 

@@ -62,6 +62,12 @@ class DynamicSampling:
     short: Literal["train", "stop"] = "train"
     """With fewer groups than wanted at the end: train on them, or stop the run (verl)."""
 
+    @property
+    def ways_out(self) -> str:
+        """Return what helps when too few groups teach something, as the end of a sentence."""
+        ways = "raise curation.filter.max_refills or choose tasks nearer to what the policy can do"
+        return ways if self.short == "train" else f"{ways}, or set curation.filter.short: train"
+
 
 def verdict(group: GroupResult, rule: DynamicSampling) -> Verdict:
     """Return whether a group trains, or why not. Failures are in no figure of it."""

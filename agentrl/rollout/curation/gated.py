@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.rollout.curation.collection import Collection, Judged
 from agentrl.rollout.curation.curated_step import Curated, Curator
 from agentrl.rollout.curation.curator import CurationState, after_step, record_of
-from agentrl.rollout.curation.dapo import NothingToLearn
+from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn
 from agentrl.rollout.curation.figures import StepAccount, figures
 from agentrl.rollout.curation.graft import Branch, with_branch, with_members
 from agentrl.rollout.curation.outcomes import GroupResult, result_of
@@ -125,7 +125,7 @@ class GatedCuration:
         rule = self.curator.rules.filter
         if rule is not None and self._dropped >= self.wanted * (rule.max_refills + 1):
             if rule.short == "stop" or not any(True for _ in self.flying()):
-                raise self._nothing_to_learn()
+                raise self._nothing_to_learn(rule)
             return []
         return self._next(count)
 
@@ -308,11 +308,10 @@ class GatedCuration:
     def _dropped(self) -> int:
         return sum(judged.verdict != "kept" for judged in self._judged)
 
-    def _nothing_to_learn(self) -> NothingToLearn:
+    def _nothing_to_learn(self, rule: DynamicSampling) -> NothingToLearn:
         return NothingToLearn(
             f"step {self.curator.state.steps} dropped {self._dropped} groups that can teach "
-            f"nothing, and wants {self.wanted} that can; raise curation.filter.max_refills, choose "
-            "tasks nearer to what the policy can do, or set curation.filter.short: train"
+            f"nothing, and wants {self.wanted} that can; {rule.ways_out}"
         )
 
     def _as_it_trains(self, tree: Tree, loan: Loan | None, members: frozenset[int] | None) -> Tree:
