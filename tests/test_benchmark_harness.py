@@ -100,9 +100,9 @@ def test_every_contender_runs_once_per_round_in_changing_order() -> None:
         return Contender(set_up=lambda: run)
 
     names = "abcd"
-    runs = quiet(rounds=6).compare({name: contender(name) for name in names})
-    rounds = ["".join(seen[i : i + 4]) for i in range(0, 24, 4)]
-    assert [sorted(r) for r in rounds] == [sorted(names)] * 6
+    runs = quiet(rounds=3).compare({name: contender(name) for name in names})
+    rounds = ["".join(seen[i : i + 4]) for i in range(0, 12, 4)]
+    assert [sorted(r) for r in rounds] == [sorted(names)] * 3
     assert len(set(rounds)) > 1
     for name in names:
         assert [run.work for run in runs[name]] == [

@@ -27,7 +27,7 @@ from tests.agent_programs import with_two_conversations
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 3
-KILLS = 3
+KILLS = 2
 START_S = 300.0
 TAUGHT = """
 run: {{name: taught, folder: {folder}}}

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.chaos import SHARES, Kind, chaos, strikes
 
-KINDS: list[Kind] = ["worker", "engine", "machine", "trainer", "worker"]
+KINDS: list[Kind] = ["worker", "engine", "machine", "trainer"]
 
 
 def test_every_kind_has_its_share_in_any_order() -> None:

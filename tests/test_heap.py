@@ -1,13 +1,13 @@
 """What was there when a run began to play is not gone through by the garbage collector.
 
 Mutants seen caught: the heap of a run left as it is; garbage frozen with the rest; an inner block
-that ends the outer one.
+that ends the outer one; what somebody else froze let go.
 """
 
 import gc
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,15 @@ from tests.test_training import CONFIG
 
 MANY = 10_000
 frozen: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def collected_heap() -> Iterator[None]:
+    """Begin as a process does that has not called `gc.freeze`; see conftest.py."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 class Thing:
@@ -68,6 +77,14 @@ def test_only_what_is_new_is_gone_through() -> None:
         assert any(one is before for one in gc.get_objects())
     finally:
         gc.enable()
+
+
+def test_a_process_that_froze_its_heap_keeps_it_frozen() -> None:
+    gc.freeze()
+    own = gc.get_freeze_count()
+    with frozen_heap():
+        assert gc.get_freeze_count() == own
+    assert gc.get_freeze_count() == own > 0
 
 
 def test_a_run_and_an_evaluation_play_with_a_frozen_heap(

@@ -24,7 +24,7 @@ policy:
 warmstart: {{steps: 110, batch_size: 16, demonstrations: 24, learning_rate: 2.5e-3}}
 engine: {{slots: 64, context_tokens: 192}}
 sampling: {{max_turn_tokens: 48}}
-rollout: {{tasks_per_step: 12, group_size: 24, concurrency: 64, max_turns: 3}}
+rollout: {{tasks_per_step: 8, group_size: 16, concurrency: 64, max_turns: 3}}
 learn:
   advantage: {{name: ui_s1}}
   optimizer: {{learning_rate: 1.0e-3, warmup_steps: 2}}
@@ -46,4 +46,4 @@ def test_a_tiny_policy_comes_to_follow_its_experts(tmp_path: Path) -> None:
     scores = [float(row["component/sop_score"]) for row in steps]
     assert len(scores) == 24
     assert fmean(scores[-4:]) > fmean(scores[:4]) + 0.1
-    assert all(row["batch/trajectories"] == 12 * 24 for row in steps)
+    assert all(row["batch/trajectories"] == 8 * 16 for row in steps)

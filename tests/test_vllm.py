@@ -1,4 +1,4 @@
-"""vLLM for real: with_vllm/, file by file, in the venv that has it."""
+"""vLLM for real: with_vllm/, in one process of the venv that has it."""
 
 import os
 import subprocess
@@ -12,16 +12,14 @@ from tests.foreign_packages import python_of
 from tests.test_vision_rollout import changes_of
 
 FOLDER = Path(__file__).parent / "with_vllm"
-FILES = sorted(FOLDER.glob("test_*.py"))
 DEADLINE_S = 1200.0
 
 
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_with_vllm(file: Path, root: Path) -> None:
-    command = [python_of("vllm"), "-m", "pytest", "-p", "no:cacheprovider", str(file)]
+def test_with_vllm(root: Path) -> None:
+    command = [python_of("vllm"), "-m", "pytest", "-p", "no:cacheprovider", str(FOLDER)]
     command += ["-o", f"timeout={DEADLINE_S:g}"]
     known = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(

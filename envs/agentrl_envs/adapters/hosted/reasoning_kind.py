@@ -57,7 +57,11 @@ class World:
         self.begun_s = cpu_s()
         fatal_s = int(self.begun_s + FATAL_FACTOR * self.verdict_cpu_s) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (fatal_s, resource.RLIM_INFINITY))
-        return family.judge(answer, problem)
+        score = family.judge(answer, problem)
+        # One that took too much between two looks, and perhaps caught the MemoryError of that.
+        if peak_bytes() > self.most_bytes:
+            os._exit(LARGE)
+        return score
 
     def look(self, number: int, frame: FrameType | None) -> None:
         """End the process when a verdict takes too much; a verifier would catch an exception."""
@@ -74,6 +78,11 @@ def cpu_s() -> float:
     """Return the processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+def peak_bytes() -> int:
+    """Return the largest size that resident memory of this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def memory_bytes() -> tuple[int, int]:
