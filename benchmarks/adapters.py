@@ -37,7 +37,8 @@ from benchmarks.harness import Benchmark, Contender, Run, parser
 
 VOCABULARY = 8192
 RANK = 16
-UPDATES = 8
+LAYERS, QUICK_LAYERS = 10, 2
+UPDATES, QUICK_UPDATES = 8, 2
 TOLERANCE_NATS = 1e-3
 VLLM_PYTHON = Path(".bench/vllm/bin/python")
 THREADS = {"OMP_NUM_THREADS": "1"}
@@ -51,14 +52,14 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def policy() -> PreTrainedModel:
+def policy(layers: int = LAYERS) -> PreTrainedModel:
     """Return the model, the same in every process."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=768,
         intermediate_size=2304,
-        num_hidden_layers=10,
+        num_hidden_layers=layers,
         num_attention_heads=12,
         num_key_value_heads=4,
         head_dim=64,
@@ -112,30 +113,30 @@ def request(number: int) -> GenerateRequest:
     )
 
 
-def set_up(kind: Kind, folder: Path, python: str) -> Run:
+def set_up(kind: Kind, folder: Path, python: str, *, layers: int, updates: int) -> Run:
     """Get ready to update an engine that has had its first update; the work is updates."""
     torch.set_num_threads(1)
     runner, served = asyncio.Runner(), engine(kind, folder, python)
-    base = Base({name: value.detach() for name, value in policy().state_dict().items()})
-    updates = [update(base, number) for number in range(UPDATES + 1)]
+    base = Base({name: value.detach() for name, value in policy(layers).state_dict().items()})
+    made = [update(base, number) for number in range(updates + 1)]
 
     async def take(number: int) -> None:
-        await served.load(given(kind, updates[number]), number)
+        await served.load(given(kind, made[number]), number)
         await served.generate(request(number))
 
     runner.run(take(0))
 
     def run() -> float:
-        for number in range(1, UPDATES + 1):
+        for number in range(1, updates + 1):
             runner.run(take(number))
-        return UPDATES
+        return updates
 
     return run
 
 
-async def gap_nats(kind: Kind, folder: Path, python: str) -> float:
+async def gap_nats(kind: Kind, folder: Path, python: str, *, layers: int) -> float:
     """Return how far the log-prob of a token is from a plain forward pass, after two updates."""
-    model = policy()
+    model = policy(layers)
     base = Base({name: value.detach().clone() for name, value in model.state_dict().items()})
     async with engine(kind, folder, python) as served:
         for number in (1, 2):
@@ -161,16 +162,18 @@ def main() -> None:
     if not ran or ran.returncode:
         kinds = [kind for kind in KINDS if not kind.startswith("vLLM")]
         bench.notes.append(f"{asked.vllm_python} has no vLLM: its rows are missing")
-    base = Base({name: value.detach() for name, value in policy().state_dict().items()})
+    layers = QUICK_LAYERS if bench.quick else LAYERS
+    updates = QUICK_UPDATES if bench.quick else UPDATES
+    base = Base({name: value.detach() for name, value in policy(layers).state_dict().items()})
     for name in ("whole", "adapters"):
         shared = SharedWeights(given("local, " + name, update(base, 0)))  # pyright: ignore[reportArgumentType]
         bench.row(f"bytes of an update, {name}", shared.size_bytes / 1e6, unit="MB")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        policy().save_pretrained(folder)
+        policy(layers).save_pretrained(folder)
         train_tokenizer(["nobody reads what is sampled here"], vocab_size=300, folder=folder)
         for kind in kinds:
-            gap = asyncio.run(gap_nats(kind, folder, asked.vllm_python))
+            gap = asyncio.run(gap_nats(kind, folder, asked.vllm_python, layers=layers))
             bench.row(
                 f"log-prob error, {kind}", gap, unit="nats", goal=TOLERANCE_NATS, better="lower"
             )
@@ -179,7 +182,14 @@ def main() -> None:
         runs = bench.compare(
             {
                 kind: Contender(
-                    set_up=partial(set_up, kind, folder, asked.vllm_python),
+                    set_up=partial(
+                        set_up,
+                        kind,
+                        folder,
+                        asked.vllm_python,
+                        layers=layers,
+                        updates=updates,
+                    ),
                     own_process=True,
                     environ=THREADS,
                 )

@@ -30,7 +30,7 @@ from statistics import fmean
 from typing import Any, Self
 
 from agentrl.evaluation.interval import Estimate, rate_estimate
-from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, agentrl
+from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, WARMSTART, agentrl
 from benchmarks.harness import Benchmark, parser, positive
 
 METHODS = ("grpo", "aepo", "ui_s1", "gspo", "cispo", "m2po")
@@ -229,7 +229,7 @@ class Matrix:
     folder: Path
     sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
     """Keys of every run."""
-    warmstart: Mapping[str, str] = field(default_factory=dict[str, str])
+    warmstart: Mapping[str, str] = field(default_factory=lambda: WARMSTART)
     """Keys of the warm starts."""
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commands import MADE, QUICK_WARMSTART, agentrl
+from benchmarks.commands import MADE, QUICK_WARMSTART, WARMSTART, agentrl
 from benchmarks.harness import Benchmark, parser
 
 MODES = {
@@ -27,7 +27,7 @@ MODES = {
 def first_policy(folder: Path, *, quick: bool) -> Path:
     """Return the Hugging Face folder of the policy that every mode begins with."""
     keys = {"run.folder": str(folder), "run.name": "first"}
-    agentrl("warmstart", keys | QUICK_WARMSTART if quick else keys)
+    agentrl("warmstart", keys | (QUICK_WARMSTART if quick else WARMSTART))
     return folder / "first" / "policy"
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     sizes = {"run.steps": f"{chosen.steps}"}
     if chosen.quick:
-        sizes = {"run.steps": "4", "evaluate.tasks": "20"}
+        sizes = {"run.steps": "2", "evaluate.tasks": "12", "rollout.tasks_per_step": "4"}
     benchmark = Benchmark.from_arguments("modes", chosen)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -18,7 +18,7 @@ from agentrl.evaluation.compare import paired_difference
 from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
 from agentrl.export.row import read_jsonl
 from agentrl.learn.checkpoint import latest
-from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, TIMEOUT_S, agentrl
+from benchmarks.commands import CONFIGS, MADE, TIMEOUT_S, agentrl
 from benchmarks.harness import Benchmark, parser
 
 CONFIG = CONFIGS / "gui_ui_s1.yaml"
@@ -34,8 +34,9 @@ ARMS = {"start": "warm start", "supervised": "more supervision", "ui_s1": "UI-S1
 GENTLER = {"warmstart.learning_rate": "5e-4", "warmstart.warmup_steps": "5"}
 """A policy that has learnt something loses it at a warm start's own rate."""
 FIGURES = ("sop_score", "sop_success", "step_accuracy")
-QUICK = QUICK_WARMSTART | {
-    "run.steps": "2", "evaluate.tasks": "8", "curation.filter": "{name: none}",
+QUICK = {
+    "warmstart.demonstrations": "16", "warmstart.steps": "6", "run.steps": "1",
+    "rollout.tasks_per_step": "2", "evaluate.tasks": "4", "curation.filter": "{name: none}",
 }  # fmt: skip
 PASSES = {"sop_success", "passed"}
 """Figures that are 0 or 1."""
@@ -124,12 +125,12 @@ def main() -> None:
     benchmark = Benchmark.from_arguments("ui_s1", chosen)
     recordings = chosen.recordings or chosen.folder / "dialogs.jsonl"
     if not recordings.is_file():
-        record(recordings, 40 if chosen.quick else chosen.record)
+        record(recordings, 24 if chosen.quick else chosen.record)
     keys = {"run.folder": str(chosen.folder), "env.kwargs.recordings": str(recordings)}
     supervised_steps, live_tasks = chosen.supervised_steps, chosen.live
     if chosen.quick:
         keys |= QUICK
-        supervised_steps, live_tasks = 4, 4
+        supervised_steps, live_tasks = 2, 2
     keys |= dict(key.split("=", 1) for key in chosen.keys)
     live = keys | LIVE | {"evaluate.tasks": str(live_tasks)}
     del live["env.kwargs.recordings"]

@@ -45,6 +45,7 @@ LEVELS = (0.34, 0.38, 0.42, 0.46)
 """Mean rewards of the game; the policy begins at about 0.29, and perfect play earns 0.66."""
 OVER_STEPS = 5
 """Steps in a mean; that of one step of 64 games scatters by about 0.04."""
+QUICK_WARM_STEPS = 80
 GROUP_TOKENS = 1700
 """A prompt and eight games: room for one group in a forward pass."""
 
@@ -125,7 +126,10 @@ def compare(bench: Benchmark, chosen: argparse.Namespace) -> None:
     folder = KEPT / "policies"
     folder.mkdir(parents=True, exist_ok=True)
     first = random_policy(folder / "random", chat_template(KEPT / "trl"))
-    warm = warm_policy(folder / "warm", first)
+    if bench.quick:
+        warm = warm_policy(folder / "warm-quick", first, steps=QUICK_WARM_STEPS)
+    else:
+        warm = warm_policy(folder / "warm", first)
     words = Setup(
         task="single turn",
         policy=str(first),

@@ -17,7 +17,7 @@ from agentrl.config.load import load_config
 from agentrl.config.schema import plain
 from agentrl.evaluation.interval import rate_estimate
 from benchmarks import methods
-from benchmarks.commands import CONFIGS
+from benchmarks.commands import CONFIGS, WARMSTART
 from benchmarks.harness import Benchmark
 from benchmarks.methods import (
     METHODS,
@@ -98,7 +98,7 @@ def test_every_cell_is_a_config_that_loads(method: str, staleness: int, tmp_path
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_methods_config_differs_from_the_quickstart_in_its_method_alone(method: str) -> None:
+def test_a_methods_config_is_a_longer_quickstart_with_its_method(method: str) -> None:
     config = load_config(CONFIGS / "methods" / f"{method}.yaml")
     base = load_config(CONFIGS / "quickstart.yaml")
     assert config.run.name == method
@@ -107,8 +107,11 @@ def test_a_methods_config_differs_from_the_quickstart_in_its_method_alone(method
     assert (*(slot.name for slot in chosen), config.rollout.branching.topology) == SOURCES[method]
     slots = dict.fromkeys(("advantage", "loss", "proximal", "correction", "kl"))
     one, other = plain(config), plain(base)
+    assert one["warmstart"]["steps"] == int(WARMSTART["warmstart.steps"])
     for values in (one, other):
         values["learn"] |= slots
+        values["run"]["steps"] = None
+        values["warmstart"] |= {"steps": None, "demonstrations": None}
         values["rollout"]["branching"] = values["run"]["name"] = None
     assert one == other
 

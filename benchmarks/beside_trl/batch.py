@@ -1,5 +1,6 @@
 """The batch on which both contenders must agree: conversations of random tokens, with rewards."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,4 +57,6 @@ def relative_error(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> 
     pairs = list(zip(ours, theirs, strict=True))
     apart = sum(float(((a.astype(np.float64) - b) ** 2).sum()) for a, b in pairs)
     whole = sum(float((b.astype(np.float64) ** 2).sum()) for _, b in pairs)
+    if whole == 0:
+        return 0.0 if apart == 0 else math.inf
     return (apart / whole) ** 0.5

@@ -54,7 +54,7 @@ def random_policy(folder: Path, template: str) -> Path:
     return folder
 
 
-def warm_policy(folder: Path, begin: Path) -> Path:
+def warm_policy(folder: Path, begin: Path, *, steps: int = WARM_STEPS) -> Path:
     """Teach a policy to play the game, half of the time badly; takes minutes."""
     if not folder.exists():
         run = folder.with_name(f"{folder.name}-run")
@@ -64,9 +64,9 @@ def warm_policy(folder: Path, begin: Path) -> Path:
             "policy": {"path": str(begin)},
             "engine": {"context_tokens": CONTEXT_TOKENS},
             "warmstart": {
-                "steps": WARM_STEPS,
+                "steps": steps,
                 "batch_size": 16,
-                "demonstrations": 2000,
+                "demonstrations": 16 * min(steps, 125),
                 "learning_rate": 2e-3,
                 "warmup_steps": 20,
             },
