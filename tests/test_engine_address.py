@@ -261,7 +261,6 @@ def test_a_run_over_two_engines_that_a_command_serves(tmp_path: Path, root: Path
     lines = read_metrics(result.folder)
     assert len(lines) == 4
     for line in lines:
-        assert line["age/max"] <= 1
         assert line.get("failure_rate/engine", 0) == 0
         if line["age/max"] == 0:
             assert 0 < line["engine_gap/max"] < 1e-3
