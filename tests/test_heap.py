@@ -80,11 +80,13 @@ def test_only_what_is_new_is_gone_through() -> None:
 
 
 def test_a_process_that_froze_its_heap_keeps_it_frozen() -> None:
+    before = Thing()
     gc.freeze()
-    own = gc.get_freeze_count()
+    after = Thing()
     with frozen_heap():
-        assert gc.get_freeze_count() == own
-    assert gc.get_freeze_count() == own > 0
+        assert any(one is after for one in gc.get_objects())
+    assert not any(one is before for one in gc.get_objects())
+    assert gc.get_freeze_count() > 0
 
 
 def test_a_run_and_an_evaluation_play_with_a_frozen_heap(
