@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentrl import rewards
+from agentrl.distribution import __version__ as __version__
 from agentrl.env import Action, Env, Observation, call, say
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image, Message, ToolCall

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 
@@ -108,7 +109,7 @@ class EndpointClient:
             import httpx
         except ImportError as error:
             raise ConfigError(
-                f"an endpoint needs httpx ({error}); pip install 'agentrl[endpoint]'"
+                f"an endpoint needs httpx ({error}); {install_command('endpoint')}"
             ) from error
         key = os.environ.get(endpoint.key_variable)
         self._endpoint = endpoint

@@ -11,8 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from agentrl.distribution import __version__
+
 PACKAGES = (
-    "agentrl",
     "torch",
     "transformers",
     "tokenizers",
@@ -48,8 +49,8 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the version of every package that shapes a run, None for a missing one."""
-    return {name: version_of(name) for name in PACKAGES}
+    """Return the version of agentrl and of every package that shapes a run, None where missing."""
+    return {"agentrl": __version__, **{name: version_of(name) for name in PACKAGES}}
 
 
 def version_of(package: str) -> str | None:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.distribution import install_command
 from agentrl.engine.vllm_release import check_release
 from agentrl.errors import ConfigError
 from agentrl.machine import is_installed, version_of
@@ -179,7 +180,7 @@ def _check_engine(config: "RunConfig") -> Iterator[str]:
         return  # another interpreter, or machine, has it
     if not is_installed("vllm"):
         yield (
-            "engine.kind is vllm, which is not installed here: pip install 'agentrl[vllm]' on a "
+            f"engine.kind is vllm, which is not installed here: {install_command('vllm')} on a "
             "machine with a GPU, name an interpreter that has it as engine.python, or set "
             "engine.kind: local"
         )
@@ -249,7 +250,7 @@ def _check_run_folder(config: "RunConfig") -> Iterator[str]:
 
 def _missing_package(is_wanted: bool, key: str, module: str, extra: str) -> Iterator[str]:
     if is_wanted and not is_installed(module):
-        yield f"{key} needs {module}, which is not installed: pip install 'agentrl[{extra}]'"
+        yield f"{key} needs {module}, which is not installed: {install_command(extra)}"
 
 
 _PLAYING: tuple[Check, ...] = (

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.scheduler import Attempt, Hooks
 from agentrl.trajectory import Failed, Leaf, Tree, outcome_name, reward_of
@@ -40,7 +41,7 @@ class Spans:
             owned = None if provider or _is_set_up() else _provider()
         except ImportError as error:
             raise ConfigError(
-                f"metrics.opentelemetry needs {error.name}: pip install 'agentrl[otel]', or set it "
+                f"metrics.opentelemetry needs {error.name}: {install_command('otel')}, or set it "
                 "to false"
             ) from error
         made = provider or owned or trace.get_tracer_provider()

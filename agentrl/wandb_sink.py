@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl.atomic import write_json
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class WandbSink:
             import wandb
         except ImportError as error:
             raise ConfigError(
-                "metrics.wandb needs wandb: pip install 'agentrl[wandb]', or set it to null"
+                f"metrics.wandb needs wandb: {install_command('wandb')}, or set it to null"
             ) from error
         known = _known_as(folder)
         try:

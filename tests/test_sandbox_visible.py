@@ -123,7 +123,7 @@ def install(root: Path, directory: Path) -> None:
             directory / Path(package).name,
             ignore=shutil.ignore_patterns("__pycache__", "web"),
         )
-    (directory / "agentrl-0.1.0.dist-info").mkdir()
+    (directory / "agentrl_gym-0.1.0.dist-info").mkdir()
     # Its dependencies are those of the tests; paths in a .pth are not searched for more of them.
     (directory / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 

@@ -34,6 +34,7 @@ from agentrl.cli import (
 )
 from agentrl.cli.console import out, show_error
 from agentrl.cli.reference import markdown
+from agentrl.distribution import __version__
 from agentrl.errors import AgentrlError, ConfigError
 
 DEBUG = "--debug"
@@ -78,10 +79,22 @@ def _show_reference(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"agentrl {__version__}", markup=False, highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[
         bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     reference: Annotated[
         bool,
@@ -94,7 +107,7 @@ def options(
     ] = False,
 ) -> None:
     """Train tool-using language models by reinforcement learning over many turns."""
-    del debug, reference
+    del debug, version, reference
 
 
 def add_commands() -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.console import out
+from agentrl.distribution import DISTRIBUTION
 from agentrl.errors import ConfigError
 
 FILES = {
@@ -66,7 +67,7 @@ def make_project(name: str, folder: Path) -> Path:
     try:
         for source, target in FILES.items():
             text = (files("agentrl.cli") / "scaffold" / source).read_text(encoding="utf-8")
-            filled = Template(text).substitute(name=module)
+            filled = Template(text).substitute(name=module, distribution=DISTRIBUTION)
             (partial / target.format(name=module)).write_text(filled, encoding="utf-8")
         partial.chmod(0o755)
         partial.rename(project)

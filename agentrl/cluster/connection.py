@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def connected(section: "ClusterSection") -> Generator[None]:
         import ray
     except ImportError as error:
         raise ConfigError(
-            "cluster.kind is 'ray', and Ray is not installed; pip install 'agentrl[ray]'"
+            f"cluster.kind is 'ray', and Ray is not installed; {install_command('ray')}"
         ) from error
     if ray.is_initialized():
         yield

@@ -386,7 +386,7 @@ class SandboxSection(Section):
 
 
 class WandbSection(Section):
-    """Numbers go to Weights & Biases, too; needs `agentrl[wandb]`."""
+    """Numbers go to Weights & Biases, too; needs the extra `wandb`."""
 
     project: str = "agentrl"
     """Of W&B."""
@@ -408,7 +408,7 @@ class MetricsSection(Section):
     wandb: WandbSection | None = None
     """Also send them to Weights & Biases."""
     opentelemetry: bool = False
-    """Send steps and trajectories as OpenTelemetry spans; needs `agentrl[otel]`."""
+    """Send steps and trajectories as OpenTelemetry spans; needs the extra `otel`."""
 
 
 class RunConfig(Section):

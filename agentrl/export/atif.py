@@ -3,9 +3,9 @@
 Source: harbor's RFC 0001, "Agent Trajectory Interchange Format".
 """
 
-from importlib.metadata import version
 from typing import Any
 
+from agentrl.distribution import __version__
 from agentrl.export.episode import Episode, Tokens, Turn
 from agentrl.export.images import ENDINGS, ImageFiles
 from agentrl.export.row import Row
@@ -26,7 +26,7 @@ def atif_of(episode: Episode, images: ImageFiles, *, model: str = "") -> Row | N
         steps += _turn_steps(number, turn, episode.tokens, images)
     if not steps:
         return None
-    agent: Row = {"name": "agentrl", "version": version("agentrl")}
+    agent: Row = {"name": "agentrl", "version": __version__}
     if model:
         agent["model_name"] = model
     if episode.tools:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.export.row import Row
 
@@ -24,7 +25,7 @@ class ParquetFiles:
         except ImportError as error:
             raise ConfigError(
                 "--to hf writes parquet with pyarrow, which is not installed; "
-                "pip install 'agentrl[export]', or use --to jsonl"
+                f"{install_command('export')}, or use --to jsonl"
             ) from error
         self._arrow: Any = pyarrow
         self._folder = folder

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.gateway.answer import Answer
 from agentrl.gateway.anthropic import Messages
@@ -118,7 +119,7 @@ def _server(
         app = _app(find)
     except ImportError as error:
         raise ConfigError(
-            f"a gateway for agent programs needs {error.name}: pip install 'agentrl[gateway]'"
+            f"a gateway for agent programs needs {error.name}: {install_command('gateway')}"
         ) from error
 
     class Server(uvicorn.Server):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.config.learning.lora import LoraSection
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, local, whole
 from agentrl.learn.swap import trained
@@ -41,7 +42,7 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ConfigError(
-            "learn.lora needs peft, which is not installed: pip install 'agentrl[lora]'"
+            f"learn.lora needs peft, which is not installed: {install_command('lora')}"
         ) from error
     targets = section.targets
     config = LoraConfig(

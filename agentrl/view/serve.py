@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.store.reader import GroupFacts
 from agentrl.view.choice import Steps
@@ -168,7 +169,7 @@ def serve(folder: Path, *, steps: Steps, port: int, announce: Callable[[str], No
         import uvicorn
     except ImportError as error:
         raise ConfigError(
-            f"--serve needs {error.name}: pip install 'agentrl[view]'; without --serve the page is "
+            f"--serve needs {error.name}: {install_command('view')}; without --serve the page is "
             "a file and needs nothing"
         ) from error
     token = secrets.token_urlsafe(24)

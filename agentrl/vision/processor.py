@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
 from agentrl.thread import in_thread
@@ -184,7 +185,7 @@ def _check_pillow(why: str) -> None:
     except ImportError as error:
         raise ConfigError(
             f"{why}, and images are read with Pillow, which is not installed: "
-            "pip install 'agentrl[vision]'"
+            f"{install_command('vision')}"
         ) from error
 
 

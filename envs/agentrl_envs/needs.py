@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.machine import is_installed
 from agentrl_sandbox.needs import missing_image
@@ -30,23 +31,27 @@ PROGRAMS_OF: Mapping[str, Sequence[str]] = {
 
 def missing_problems(config: "RunConfig") -> Iterator[str]:
     """Yield that the generators of problems are missing."""
-    yield from _missing_package(config, "reasoning_gym", "reasoning-gym")
+    if not is_installed("reasoning_gym"):
+        yield (
+            f"{config.env.id} needs reasoning_gym, which is not installed: "
+            "pip install reasoning-gym"
+        )
 
 
 def missing_search(config: "RunConfig") -> Iterator[str]:
     """Yield that the index of search tools is missing."""
-    yield from _missing_package(config, "bm25s", "agentrl[web]")
+    yield from _missing_package(config, "bm25s", extra="web")
 
 
 def missing_pictures(config: "RunConfig") -> Iterator[str]:
     """Yield that what draws screens is missing."""
-    yield from _missing_package(config, "PIL", "agentrl[vision]")
+    yield from _missing_package(config, "PIL", extra="vision")
 
 
 def missing_gateway(config: "RunConfig") -> Iterator[str]:
     """Yield that the gateway, or the agent program that asks it, is missing."""
     for module in ("starlette", "uvicorn"):
-        yield from _missing_package(config, module, "agentrl[gateway]")
+        yield from _missing_package(config, module, extra="gateway")
     command = config.env.kwargs.get("command")
     if isinstance(command, list) and command and shutil.which(str(command[0])) is None:
         yield (
@@ -57,12 +62,12 @@ def missing_gateway(config: "RunConfig") -> Iterator[str]:
 
 def missing_pages(config: "RunConfig") -> Iterator[str]:
     """Yield that the pages of MiniWoB++ are missing."""
-    yield from _missing_package(config, "miniwob", "agentrl[web]")
+    yield from _missing_package(config, "miniwob", extra="web")
 
 
 def missing_site_server(config: "RunConfig") -> Iterator[str]:
     """Yield that what our own sites are served with is missing."""
-    yield from _missing_package(config, "starlette", "agentrl[web]")
+    yield from _missing_package(config, "starlette", extra="web")
 
 
 def missing_browser(config: "RunConfig") -> Iterator[str]:
@@ -70,7 +75,7 @@ def missing_browser(config: "RunConfig") -> Iterator[str]:
     from agentrl_envs.web.browser.chromium import find
     from agentrl_envs.web.browser.launch import WAY_OUT
 
-    yield from _missing_package(config, "playwright", "agentrl[web]")
+    yield from _missing_package(config, "playwright", extra="web")
     settings = _settings(config, "browser")
     try:
         find(settings.get("executable", ""))
@@ -87,7 +92,7 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
     from agentrl_envs.gui.desktop.settings import DesktopSettings
     from agentrl_sandbox.recipe import RECIPES
 
-    yield from _missing_package(config, "PIL", "agentrl[gui]")
+    yield from _missing_package(config, "PIL", extra="gui")
     settings = _settings(config, "desktop")
     if settings.get("backend") == "docker":
         image = str(settings.get("image", DesktopSettings.image))
@@ -117,6 +122,7 @@ def _settings(config: "RunConfig", name: str) -> Mapping[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def _missing_package(config: "RunConfig", module: str, package: str) -> Iterator[str]:
+def _missing_package(config: "RunConfig", module: str, *, extra: str) -> Iterator[str]:
     if not is_installed(module):
-        yield f"{config.env.id} needs {module}, which is not installed: pip install '{package}'"
+        install = install_command(extra)
+        yield f"{config.env.id} needs {module}, which is not installed: {install}"

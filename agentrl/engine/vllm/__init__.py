@@ -1,4 +1,4 @@
-"""vLLM as a policy engine; needs the extra `agentrl[vllm]`, or vLLM's CPU build."""
+"""vLLM as a policy engine; needs the extra `vllm`, or vLLM's CPU build."""
 
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.settings import VllmSettings

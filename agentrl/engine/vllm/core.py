@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.distribution import install_command
 from agentrl.engine.flight import Flight
 from agentrl.engine.sampling import Pick
 from agentrl.engine.scoring import ScoreFlight
@@ -70,8 +71,9 @@ class Core:
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ConfigError(
-                f"engine.kind is vllm, and vLLM cannot be imported ({error}); install "
-                "agentrl[vllm] on a machine with a GPU, or see docs/vllm.md for its CPU build"
+                f"engine.kind is vllm, and vLLM cannot be imported ({error}); "
+                f"{install_command('vllm')} on a machine with a GPU, or see docs/vllm.md "
+                "for its CPU build"
             ) from error
         from agentrl.engine.vllm import draws
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.message import Image
 
@@ -106,7 +107,7 @@ class Screen:
         except ImportError as error:
             raise ConfigError(
                 "screens are drawn with Pillow, which is not installed: "
-                "pip install 'agentrl[vision]'"
+                f"{install_command('vision')}"
             ) from error
         drawn = Pictures.new("RGB", (self.width, self.height), BACKGROUND)
         pen = ImageDraw.Draw(drawn)

@@ -22,7 +22,13 @@ LINKS = {
     "shm": "/home/agent",
 }
 """Beside the devices. Shared memory counts as files of the session, because it is."""
-OF_AGENTRL = ("agentrl", "agentrl_envs", "agentrl_sandbox", "agentrl_tools", "agentrl-*.dist-info")
+OF_AGENTRL = (
+    "agentrl",
+    "agentrl_envs",
+    "agentrl_sandbox",
+    "agentrl_tools",
+    "agentrl_gym-*.dist-info",
+)
 """What an installation of agentrl puts among Python packages."""
 _PACKAGES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/opt/*/lib")
 _STAGE = "/sys"

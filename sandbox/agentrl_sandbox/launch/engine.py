@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError, SandboxError
 from agentrl_sandbox.launch.container import Machine
 
@@ -23,7 +24,7 @@ REMOVE_S = 20.0
 _PAUSE_S = 0.1
 BUILD_S = 600.0
 """How long it may be silent while it builds an image."""
-INSTALL_SDK = "pip install 'agentrl[docker]'"
+INSTALL_SDK = install_command("docker")
 INSTALL_ENGINE = "apt-get install docker.io"
 BUILD = "agentrl image build"
 

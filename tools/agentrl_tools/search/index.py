@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl_tools.search.corpus import Corpus, Document
 
@@ -71,9 +72,7 @@ def _bm25s() -> Any:
     try:
         import bm25s
     except ImportError as error:
-        raise ConfigError(
-            "searching needs the package bm25s; pip install 'agentrl[web]'"
-        ) from error
+        raise ConfigError(f"searching needs the package bm25s; {install_command('web')}") from error
     # It reports every index it makes at the level of debugging, to a handler of its own.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl_envs.web.world import WebRequest, WebResponse
 
@@ -60,7 +61,7 @@ def root() -> Path:
     if not places:
         raise ConfigError(
             "the pages of MiniWoB++ come with the package miniwob, which is not installed; "
-            "pip install miniwob, or agentrl[web]"
+            f"pip install miniwob, or {install_command('web')}"
         )
     return Path(places[0]) / "html"
 

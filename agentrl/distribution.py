@@ -1,0 +1,13 @@
+"""Name and version of the distribution that installs the package `agentrl`.
+
+The distribution `agentrl` of the package index is another project.
+"""
+
+__version__ = "0.1.0"
+
+DISTRIBUTION = "agentrl-gym"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, such as `pip install 'agentrl-gym[web]'`."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
