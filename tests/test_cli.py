@@ -4,6 +4,7 @@ Mutants seen caught: a traceback for a ConfigError; exit code 1; the working fol
 import path; torch imported for --help; markup in a message interpreted.
 """
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -188,7 +189,20 @@ def test_the_result_of_a_run_is_a_table(capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert "every trajectory failed" in out
     assert "train 1.3 s" in out
-    assert "runs/x" in out
+    assert "view runs/x" in out
+    assert "reward" not in out
+
+
+def test_the_result_of_a_run_has_its_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewards = [0.25, None, *(0.5 for _ in range(95)), 1.0]
+    lines = (json.dumps({"step": step, "reward/mean": r}) for step, r in enumerate(rewards))
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    found = {"pass@1": 0.25, "ci90": [0.2, 0.31], "n": 300}
+    show(RunResult(folder=tmp_path, steps=98, before=found, after=found, seconds={}))
+    line = next(line for line in capsys.readouterr().out.splitlines() if "reward" in line)
+    assert line == f"reward 0.38 ▁{'▄' * 46}█ 0.67", "48 bars, of two or three steps each"
 
 
 def test_the_doctor_names_what_is_missing_and_how_to_get_it(

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,8 +60,7 @@ def train(
     except KeyboardInterrupt:
         command = "the same command with --resume"
         if launch is None:
-            program = sys.argv[0] if sys.argv[0].endswith("/agentrl") else "agentrl"
-            words = [program, "train", str(config_file), *(overrides or ()), "--resume"]
+            words = [program(), "train", str(config_file), *(overrides or ()), "--resume"]
             command = shlex.join(words)
         err.print(f"stopped; {command} goes on from {folder}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
@@ -88,12 +88,33 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
 
 
 def show(result: "RunResult") -> None:
-    """Write what a run found, before and after, and where to look."""
+    """Print what a run found, its curve of rewards, and the command that shows the rest."""
     rows = [(when, *_cells(found)) for when, found in _evaluations(result)]
     headings = ("", "pass@1", "interval", "tasks")
     show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")
-    seconds = ", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items())
-    out.print(f"{seconds}\nlook at {result.folder}: summary.json, metrics.jsonl", markup=False)
+    out.print(", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items()), markup=False)
+    if words := _reward_curve(result.folder):
+        out.print(words, markup=False, highlight=False, soft_wrap=True)
+    command = shlex.join([program(), "view", str(result.folder)])
+    out.print(f"open the viewer: {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _reward_curve(folder: Path) -> str:
+    """Return the mean rewards of a run's steps as one line of bars; empty for fewer than two."""
+    from agentrl.metrics import FILE, read_metrics
+    from agentrl.view.frame import CURVE_COLUMNS, bucket_means, curve
+
+    lines = read_metrics(folder) if (folder / FILE).exists() else []
+    rewards = [line["reward/mean"] for line in lines if line.get("reward/mean") is not None]
+    if len(rewards) < 2:
+        return ""
+    means = bucket_means(rewards, CURVE_COLUMNS)
+    return f"reward {means[0]:.2f} {curve(means)} {means[-1]:.2f}"
+
+
+def program() -> str:
+    """Return what a person types to run agentrl: the program as it was called."""
+    return sys.argv[0] if sys.argv[0].endswith("/agentrl") else "agentrl"
 
 
 def _evaluations(result: "RunResult") -> Iterator[tuple[str, Mapping[str, Any]]]:

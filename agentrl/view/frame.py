@@ -1,6 +1,8 @@
 """One frame of `agentrl watch`: how a run stands, for a terminal. A pure function of `Standing`."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,8 +15,8 @@ from agentrl.view.standing import Standing
 SHOWN_FLYING = 8
 
 _BARS = "▁▂▃▄▅▆▇█"
-_CURVE = 48
-"""Steps in the curve of rewards."""
+CURVE_COLUMNS = 48
+"""Bars in a curve of rewards."""
 
 
 def frame(standing: Standing) -> RenderableType:
@@ -38,6 +40,14 @@ def curve(values: Sequence[float]) -> str:
     span = high - low
     top = len(_BARS) - 1
     return "".join(_BARS[round((value - low) / span * top) if span else 0] for value in values)
+
+
+def bucket_means(values: Sequence[float], count: int) -> list[float]:
+    """Return the means of `count` buckets of neighbours, or the values where they are no more."""
+    if len(values) <= count:
+        return list(values)
+    bounds = [index * len(values) // count for index in range(count + 1)]
+    return [fmean(values[low:high]) for low, high in pairwise(bounds)]
 
 
 def span(seconds: float) -> str:
@@ -93,7 +103,7 @@ def _reward(rewards: Sequence[tuple[int, Estimate]]) -> Text:
     if last.tasks > 1:
         text.append(f" ({last.low:.3f} to {last.high:.3f} over {last.tasks} groups)", style="")
     text.append(f" at step {step}  ", style="dim")
-    text.append(curve([one.mean for _, one in rewards[-_CURVE:]]), style="cyan")
+    text.append(curve([one.mean for _, one in rewards[-CURVE_COLUMNS:]]), style="cyan")
     return text
 
 
