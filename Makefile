@@ -4,7 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+DEV_STAMP := $(VENV)/.installed-dev
+DOCS_STAMP := $(VENV)/.installed-docs
+# pip compiles what it installs in one process; COMPILE does so in one per core.
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+COMPILE := -@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 
 # The one place that says what the quickstart is.
 QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml
@@ -19,12 +23,14 @@ BENCHMARKS := $(filter-out commands harness letters made_run measure methods qui
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv quickstart test fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Build .venv from constraints.txt; again only when that or pyproject.toml changes
+
+dev: $(DEV_STAMP) ## Add to .venv what tests, checks and benchmarks need
 
 # torch comes first and alone: what it brings along is decided before anything else asks for it.
 # agentrl is built with what is in the venv, so that nothing unconstrained is downloaded for it.
@@ -33,29 +39,40 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) pip
 	$(INSTALL) torch hatchling editables
-	$(INSTALL) --no-build-isolation --editable . --group dev --group docs
+	$(INSTALL) --no-build-isolation --editable .
+	$(COMPILE)
+	@touch $@
+
+$(DEV_STAMP): $(STAMP)
+	$(INSTALL) --no-build-isolation --group dev
+	$(COMPILE)
+	@touch $@
+
+$(DOCS_STAMP): $(DEV_STAMP)
+	$(INSTALL) --group docs
+	$(COMPILE)
 	@touch $@
 
 quickstart: venv ## Train a tiny agent to use a tool, and evaluate it before and after
 	rm -rf runs/quickstart
 	$(QUICKSTART)
 
-test: venv ## Run the tests, a file per core at a time, on four cores at most; JOBS=0 runs them in one process
+test: dev ## Run the tests, a file per core at a time, on four cores at most; JOBS=0 runs them in one process
 	$(BIN)/pytest --numprocesses=$(JOBS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
-fuzz: venv ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
+fuzz: dev ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
 	AGENTRL_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -n0 -s tests/test_fuzz.py
 
-check: venv ## Check format, lint and types
+check: dev ## Check format, lint and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 
-format: venv ## Format the code and mend what the linter can mend
+format: dev ## Format the code and mend what the linter can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: venv ## Build the documentation in build/docs; every warning is an error
+docs: $(DOCS_STAMP) ## Build the documentation in build/docs; every warning is an error
 	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --fresh-env -b html docs build/docs
 	@echo open build/docs/index.html
 
@@ -66,11 +83,11 @@ viewer: ## Make the page of `agentrl view` again from its sources; needs Node 20
 
 bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
 
-$(BENCHMARKS:%=bench-%): bench-%: venv
+$(BENCHMARKS:%=bench-%): bench-%: dev
 	@mkdir -p runs/bench
 	$(BIN)/python benchmarks/$*.py --json runs/bench/$*.json
 
-bench-quick: venv ## Run the benchmarks of benchmarks/rows.json small, with their peers; a missing row fails
+bench-quick: dev ## Run the benchmarks of benchmarks/rows.json small, with their peers; a missing row fails
 	$(BIN)/python -m benchmarks.quick
 
 clean: ## Remove the venv, builds and caches; runs/ stays
