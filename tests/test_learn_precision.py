@@ -7,6 +7,7 @@ caught:
 - layers not in training mode, or all that is in them too; dropping out not noticed: layer tests
 """
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError
-from agentrl.learn.newpolicy import prepare
+from agentrl.learn.newpolicy import load_model, prepare
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.precision import Master
 from agentrl.learn.trainer import Trainer
@@ -40,6 +41,21 @@ def test_an_update_that_bfloat16_would_lose_is_kept() -> None:
     assert seen[0] == 1.0
     assert optimizer.weights()["weight"].item() == pytest.approx(0.99, abs=1e-5)
     assert seen[-1] == torch.tensor(0.99).to(torch.bfloat16).item()
+
+
+def test_a_gpu_without_bfloat16_is_refused_by_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    model = model_of()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"^policy.dtype is bfloat16, which Tesla T4 does not"):
+        load_model(tmp_path, dtype="bfloat16", device="cuda:0")
+    monkeypatch.setattr(type(model), "device", torch.device("cuda:0"))
+    with pytest.raises(ConfigError, match=r"^learn.precision is bfloat16, which Tesla T4 does not"):
+        prepare(model, HALF, seed=0)
+    assert prepare(model, LearnSection(), seed=0) is model
 
 
 def test_gradients_are_collected_in_float32() -> None:

@@ -150,11 +150,7 @@ def load_model(
     """
     config = _from_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
-    if device.startswith("cuda") and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
-        raise ConfigError(
-            f"policy.dtype is bfloat16, which {torch.cuda.get_device_name(device)} does not "
-            "compute in; set it to float32"
-        )
+    _check_precision("policy.dtype", dtype, torch.device(device))
     model = _from_pretrained(kind, path, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     count = sum(parameter.numel() for parameter in model.parameters())
     with explain_out_of_memory(
@@ -171,6 +167,7 @@ def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreT
 
     In evaluation mode, for good: with dropout the current policy would not be the one that sampled.
     """
+    _check_precision("learn.precision", section.precision, model.device)
     model.eval()
     round_to(model, section.precision)
     if section.lora is not None:
@@ -178,6 +175,16 @@ def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreT
     if section.gradient_checkpointing:
         recompute_layers(model)
     return model
+
+
+def _check_precision(key: str, precision: str, device: torch.device) -> None:
+    """Raise `ConfigError` for a GPU that does not compute in bfloat16 where `key` asks for it."""
+    wants_bfloat16 = device.type == "cuda" and precision == "bfloat16"
+    if wants_bfloat16 and not torch.cuda.is_bf16_supported():
+        raise ConfigError(
+            f"{key} is bfloat16, which {torch.cuda.get_device_name(device)} does not compute in; "
+            "set it to float32"
+        )
 
 
 def recompute_layers(model: PreTrainedModel) -> None:
