@@ -2,7 +2,8 @@
 
 Virtual time. To close a gate is, for the store, what a `kill -9` is.
 Mutants seen caught: a turn asked about again, or never; a kept trajectory reported as failed; its
-tokens counted from 0; a decision at a node of the dead tree; the decisions forgotten.
+tokens counted from 0; a decision at a node of the dead tree; the decisions forgotten; copies
+of before a kill not counted.
 """
 
 import asyncio
@@ -256,15 +257,19 @@ FIXED: dict[str, AnyTopology] = {
 def test_a_killed_tree_is_the_one_that_was_never_killed(
     tmp_path: Path, name: str, lives: tuple[float, ...]
 ) -> None:
-    """The same trajectories; every turn decided once, by the same numbers, at the same prefix."""
+    """The same trajectories; every turn decided once, by the same numbers, at the same prefix.
+
+    Copies that a killed process made are counted.
+    """
     topology = FIXED[name]
     target = topology.growth(topology.start("", seed=0)[0]).ledger.budget.leaves
     policy = sync(target, groups_per_step=1, concurrency=64)
 
-    async def last(process: Process) -> tuple[list[Any], list[Any]]:
+    async def last(process: Process) -> tuple[list[Any], list[Any], float]:
         with process.record:
             async with process.gate() as gate:
                 (tree,) = await process.step(gate)
+                copies = gate.figures().get("branching/copies", 0.0)
         decided = [
             (
                 (d.boundary.path, d.boundary.turn, d.boundary.tokens, d.reason, d.rise, d.streak),
@@ -272,7 +277,7 @@ def test_a_killed_tree_is_the_one_that_was_never_killed(
             )
             for d in process.over[0].decisions
         ]
-        return sorted(t.token_ids for t in tree.trajectories()), sorted(decided, key=repr)
+        return sorted(t.token_ids for t in tree.trajectories()), sorted(decided, key=repr), copies
 
     whole = run(last(Process(tmp_path / "whole", topology, policy)))
     for seconds in lives:
