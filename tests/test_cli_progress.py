@@ -5,6 +5,7 @@ the whole instead of the rest, or from what an earlier run did; a phase that nev
 """
 
 import io
+import threading
 
 import pytest
 from rich.console import Console
@@ -57,6 +58,23 @@ def test_a_slow_phase_shows_that_it_is_alive() -> None:
         f"train: {done}/1000" for done in (2, 3, 4)
     ]
     assert all("loss 1" in line for line in lines[1:])
+
+
+def test_a_phase_in_which_nothing_gets_done_shows_that_it_is_alive() -> None:
+    """As while an endpoint takes a minute for its first answers."""
+    lines: list[str] = []
+    signs = threading.Event()
+
+    def write(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            signs.set()
+
+    progress = PlainProgress(write, clock=Clock(), first_sign_s=0.001)
+    with progress.phase("evaluate", total=34):
+        assert signs.wait(60)
+    assert lines[:3] == ["evaluate: begins, 34 to do", *["evaluate: 0/34, 0 s"] * 2]
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
 def test_what_goes_on_counts_its_own_time_alone() -> None:

@@ -1,5 +1,6 @@
 """How far a run is: bars in a terminal, now and then a line in a log."""
 
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -30,6 +31,8 @@ QUIET_S = 5.0
 """A log gets no two lines of a phase closer than this, however fast it goes ..."""
 LONGEST_QUIET_S = 60.0
 """... and one at least this often while it goes on."""
+FIRST_SIGN_S = 10.0
+"""A log has a line after so long, and then ever less often, while nothing gets done."""
 
 
 @contextmanager
@@ -90,17 +93,29 @@ class _Bar:
 
 
 class PlainProgress:
-    """Lines for a log: about one per tenth of a phase, and one at its end."""
+    """Lines for a log: about one per tenth of a phase, one at its end, and signs of life."""
 
     def __init__(
-        self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        first_sign_s: float = FIRST_SIGN_S,
     ) -> None:
         self._write = write
         self._clock = clock
+        self._first_sign_s = first_sign_s
 
     def phase(self, name: str, *, total: int, done: int = 0) -> AbstractContextManager[Phase]:
         """Write that a phase begins, goes on and ends."""
-        return _Lines(name, total=total, done=done, write=self._write, clock=self._clock)
+        return _Lines(
+            name,
+            total=total,
+            done=done,
+            write=self._write,
+            clock=self._clock,
+            first_sign_s=self._first_sign_s,
+        )
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -108,7 +123,7 @@ class PlainProgress:
 
 
 class _Lines:
-    """The lines of one phase."""
+    """The lines of one phase; a thread, which ends with it, writes while nothing gets done."""
 
     def __init__(
         self,
@@ -118,19 +133,26 @@ class _Lines:
         done: int,
         write: Callable[[str], None],
         clock: Callable[[], float],
+        first_sign_s: float,
     ) -> None:
         self._name, self._total, self._write, self._clock = name, total, write, clock
         self._done = self._before = done
         self._tenths = done * TENTHS // max(total, 1)
         self._words = ""
         self._began = self._last = clock()
+        self._first_sign_s = first_sign_s
+        self._is_over = threading.Event()
+        self._signs = threading.Thread(target=self._show_signs, name="progress", daemon=True)
 
     def __enter__(self) -> "_Lines":
         before = f"goes on after {self._before}" if self._before else "begins"
         self._write(f"{self._name}: {before}, {self._total - self._before} to do")
+        self._signs.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._is_over.set()
+        self._signs.join()
         verb = "ended" if kind is None else "stopped"
         self._write(self._line(f"{verb} after {self._clock() - self._began:.1f} s"))
 
@@ -144,6 +166,14 @@ class _Lines:
             to_go_s = max(rate_s * (self._total - self._done), 0)
             self._write(self._line(f"{now - self._began:.0f} s, {to_go_s:.0f} s to go"))
             self._tenths, self._last = tenths, now
+
+    def _show_signs(self) -> None:
+        wait_s, before = self._first_sign_s, self._done
+        while not self._is_over.wait(wait_s):
+            if self._done == before:
+                self._write(self._line(f"{self._clock() - self._began:.0f} s"))
+                wait_s = min(2 * wait_s, LONGEST_QUIET_S)
+            before = self._done
 
     def _line(self, timing: str) -> str:
         parts = [f"{self._name}: {self._done}/{self._total}", self._words, timing]
