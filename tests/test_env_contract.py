@@ -285,6 +285,10 @@ def test_a_run_whose_evaluation_fails_stops_there_with_the_line(
     Path("bad_env.py").write_text(BAD)
     Path("a.yaml").write_text(RUN)
     assert agentrl(capsys, "train", "a.yaml")[0] == 0
+    cut = ("engine.context_tokens=40", "sampling.max_turn_tokens=32")
+    _, _, err = agentrl(capsys, "eval", "runs/small", *cut)
+    said = "2 trajectories ran out of room for tokens: raise engine.context_tokens (40)"
+    assert said in " ".join(err.split())
     train, evaluate = ("train", "a.yaml", "run.name=other"), ("eval", "runs/small")
     returned = f"{STEP}it returned a str: 'no'; at bad_env.py:18, in step"
     for flag, words, commands in (

@@ -28,6 +28,7 @@ from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint import Endpoint, EndpointChat, EndpointEngine
 from agentrl.evaluation.endpoint.chat import conversation
 from agentrl.evaluation.policy import evaluate
+from agentrl.evaluation.reports import StoredReport, compare_reports, read_report
 from agentrl.message import Image, Message, ToolCall
 from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
 from agentrl.tool_env import ToolEnv
@@ -354,7 +355,7 @@ async def answer(request: Request) -> Response:
     """Play with the tool, and forget what it said where that is a multiple of 3."""
     body = await request.json()
     asked = body["messages"][-1]
-    assert body["model"] == "player"
+    assert body["model"] in ("player", "silent")
     assert [tool["function"]["name"] for tool in body["tools"]] == ["double"]
     if asked["role"] != "tool":
         number = int("".join(c for c in asked["content"] if c.isdigit()))
@@ -363,7 +364,7 @@ async def answer(request: Request) -> Response:
             "tool_calls": [call(json.dumps({"number": number}))],
         }
     else:
-        right = int(asked["content"]) % 3
+        right = int(asked["content"]) % 3 and body["model"] == "player"
         message = {"content": asked["content"] if right else "no idea"}
     return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
 
@@ -415,6 +416,19 @@ def test_the_command_asks_the_endpoint(
     code, out, _ = agentrl_cli(capsys, "eval", str(config), "--endpoint", url, "--model", "player")
     assert code == 0
     assert "pass@1" in out
+
+
+def test_two_endpoints_are_compared(url: str, config: Path, tmp_path: Path) -> None:
+    """The policy is what may differ: its name, its model and where it is served."""
+    reports: list[StoredReport] = []
+    for model in ("player", "silent"):
+        out = tmp_path / model
+        evaluate(config, endpoint=Endpoint(url=url, model=model), out=out)
+        reports.append(read_report(out))
+    found = compare_reports(*reports)
+    right = sum(sample.reward == 1 for sample in reports[0].samples)
+    assert (len(found.gained), len(found.lost)) == (0, right)
+    assert right
 
 
 class Babbler(http.server.BaseHTTPRequestHandler):

@@ -120,7 +120,10 @@ def test_the_registry_is_a_mapping_to_specs() -> None:
         ("test/scripted-v0", r"nearest known ids are \['test/Scripted-v0"),
         ("test/Scriptde", r"nearest known ids are .*test/Scripted-v"),
         ("zzzz/Qqqqqqqq-v0", r"are known \(agentrl envs lists them\).*module:Class"),
-        ("Scripted", "'Scripted' is not of the form namespace/Name-v0"),
+        (
+            "Scripted",
+            "'Scripted' is not of the form namespace/Name-v0 .*; name a class as module:Class",
+        ),
         ("", "is not of the form"),
         ("no_such_module:World", "there is no module 'no_such_module' on the import path"),
         ("agentrl.nothing_here:World", "there is no module 'agentrl.nothing_here'"),

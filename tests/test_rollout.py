@@ -211,8 +211,21 @@ async def test_a_hanging_step_misses_its_deadline() -> None:
     env = Hangs()
     _, leaf = await play(env, "hi", limits=EpisodeLimits(step_s=0.01))
     assert isinstance(leaf.outcome, Failed)
-    assert "deadline" in leaf.outcome.error
+    assert "deadline (rollout.step_s, 0.01 s)" in leaf.outcome.error
     assert env.closed == 1
+
+
+async def test_a_hanging_reset_misses_its_deadline() -> None:
+    class Hangs(Echo):
+        async def reset(
+            self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+        ) -> tuple[Observation, Info]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    _, leaf = await play(Hangs(), "hi", limits=EpisodeLimits(reset_s=0.01))
+    assert isinstance(leaf.outcome, Failed)
+    assert "deadline (rollout.reset_s, 0.01 s)" in leaf.outcome.error
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,19 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
         assert torch.equal(value, second[name]), name
     assert resumed.before == whole.before
     assert resumed.after == whole.after
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(tmp_path: Path) -> None:
+    class Told(Quiet):
+        def say(self, text: str) -> None:
+            lines.append(text)
+
+    lines: list[str] = []
+    checkpoints = tiny(tmp_path, run__steps=1).folder / "checkpoints"
+    shutil.rmtree(checkpoints / "step-000001")
+    config = load_config(config_file(tmp_path), {"run.steps": 1})
+    assert train(config, resume=True, progress=Told()).steps == 1
+    assert f"{checkpoints} holds no checkpoint: the run begins at step 0" in lines
 
 
 def test_a_trace_holds_no_batch_of_a_killed_step_twice(tmp_path: Path) -> None:
