@@ -37,7 +37,10 @@ class SeededWorld(World):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        self._answer = lambda turn: f"{seed} {turn}"
+        def answer(turn: int) -> str:
+            return f"{seed} {turn}"
+
+        self._answer = answer
         return await super().reset(seed=seed, options=options)
 
     async def step(self, action: Action) -> Step:

@@ -13,6 +13,7 @@ import pytest
 
 import agentrl
 from agentrl.config.cluster import ClusterSection
+from agentrl.engine.placement import VARIABLE
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
@@ -84,6 +85,10 @@ def process_of(actor: Any) -> int:
     return os.getpid()
 
 
+def devices_of(actor: Any) -> str | None:
+    return os.environ.get(VARIABLE)
+
+
 @pytest.mark.bubblewrap
 async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
     import ray
@@ -99,6 +104,7 @@ async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
         await third.close()
         # Not by Ray, after whose call the actor may still answer another.
         actor: Any = first._worker.actor  # pyright: ignore
+        assert await actor.__ray_call__.remote(devices_of) == "", "a worker sees no GPU"
         os.kill(await actor.__ray_call__.remote(process_of), signal.SIGKILL)
         with pytest.raises(EnvError, match="the worker died"):
             await python(first, "1")
