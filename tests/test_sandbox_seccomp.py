@@ -174,6 +174,13 @@ def test_every_call_of_the_tables_gets_its_answer(machine: str) -> None:
             assert judge(machine, number, *[2**64 - 1] * 6) == (want, False), name
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_call_writes_out_the_disks_of_the_machine(machine: str) -> None:
+    """Not by way of a file of /usr either, which a session can open."""
+    for name in ("sync", "syncfs", "fsync", "fdatasync", "sync_file_range", "msync"):
+        assert verdict(machine, name) == PRETEND, name
+
+
 @given(st.sampled_from(MACHINES), st.integers(0, 500) | st.integers(0, 2**32 - 1), ARGUMENTS)
 def test_a_number_in_no_table_is_no_call(
     machine: str, number: int, words: list[tuple[int, int]]
