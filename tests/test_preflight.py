@@ -358,6 +358,7 @@ def test_the_sentence_comes_before_anything_heavy(
     assert ran.returncode == 2, ran.stderr
     assert "there is no bwrap on PATH" in ran.stderr
     assert ran.stdout.strip() == "imported: []"
+    assert ran.stderr.startswith("code/Mix-v0, ") == (command == "train")
     assert not (tmp_path / "runs").exists()
 
 

@@ -4,6 +4,7 @@ Seen caught: a form that Enter did not submit, so that nothing said was ever sea
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,32 @@ def rows(view: "Page") -> list[str]:
 def found(view: "Page", words: str) -> None:
     """Wait until the table says how many it has found."""
     until(view, "want => document.querySelector('.found').innerText === want", arg=words)
+
+
+@pytest.mark.chromium
+def test_the_page_of_an_evaluation_shows_its_scores_by_family(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    """In the place of an empty chart and of steps."""
+    folder = MadeRun(folder=tmp_path / "made", groups=1).make()
+    estimate = {"mean": 0.5, "low": 0.21, "high": 0.79, "tasks": 6}
+    scores = {"pass@1": estimate, "reward": {**estimate, "mean": 0.62}}
+    report = {"confidence": 0.9, **scores, "tags": {"sums": scores, "odd": {"pass@1": None}}}
+    (folder / "report.json").write_text(json.dumps(report))
+    view = browser.new_page()
+    view.set_default_timeout(WAIT_MS)
+    view.goto(write(folder, tmp_path / "made.html").as_uri())
+    table = view.locator(".scores tr")
+    table.first.wait_for()
+    assert [row.split("\t") for row in table.all_inner_texts()] == [
+        ["Held-out tasks", "pass@1", "90 % interval", "Mean reward", "Tasks"],
+        ["all tasks", "0.500", "0.210 to 0.790", "0.620", "6"],
+        ["sums", "0.500", "0.210 to 0.790", "0.620", "6"],
+        ["odd", "unknown", "every trajectory failed", "unknown", "0"],
+    ]
+    assert view.locator(".headlines").count() == 0
+    assert "Steps" not in text(view, ".facts")
+    view.close()
 
 
 @pytest.mark.chromium
