@@ -292,6 +292,15 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         with pytest.raises(SystemExit):
             main()
     shown = capsys.readouterr().out
-    for text in ("B - A, unpaired", "+0.250", "McNemar", "gained", "t2", "lost", "t1"):
+    for text in (
+        "B - A, unpaired",
+        "+0.250",
+        "McNemar",
+        "gained",
+        "t2",
+        "lost",
+        "t1",
+        "agentrl view",
+    ):
         assert text in shown
     assert json.loads((b / "c.json").read_text())["difference"]["mean"] == 0.25
