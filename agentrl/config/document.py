@@ -44,6 +44,11 @@ class Document:
         return ""
 
 
+MOST_CHARACTERS = 4 * 2**20
+"""Characters of a config file."""
+MOST_LEVELS = 100
+"""Mappings and lists of a config within one another."""
+MOST_DIGITS = 1000
 MOST_NODES = 100_000
 """Keys and values of a config, with every anchor written out."""
 NODE_CHARACTERS = 1000
@@ -51,6 +56,19 @@ NODE_CHARACTERS = 1000
 
 class _Loader(yaml.SafeLoader):
     """YAML with the plain values of YAML 1.2: `1e-3` is a number, `no` and `12:30` are text."""
+
+    _levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node and all below it; refuses what Python could not go down to."""
+        if self._levels > MOST_LEVELS:
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(None, None, f"more than {MOST_LEVELS} levels", mark)
+        self._levels += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._levels -= 1
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -77,7 +95,19 @@ for _tag, _pattern, _first in _RULES:
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    return int(str(loader.construct_scalar(node)), 0)
+    text = str(loader.construct_scalar(node))
+    if len(text) > MOST_DIGITS:
+        problem = f"a number of {len(text)} digits, and {MOST_DIGITS} are the most"
+        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+    return int(text, 0)
+
+
+def _construct_str(loader: _Loader, node: yaml.ScalarNode) -> str:
+    text = str(loader.construct_scalar(node))
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        problem = "a text with half a character (a lone surrogate)"
+        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+    return text
 
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -86,6 +116,7 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_str)
 
 
 def parse_value(text: str) -> Any:
@@ -106,8 +137,9 @@ def dump(values: Mapping[str, Any]) -> str:
 def read(path: Path) -> Document:
     """Return what a file says; raises `ConfigError` for a missing file and for broken YAML."""
     text = _read_text(path)
-    loader = _Loader(text)
+    loader: _Loader | None = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return Document({})
@@ -133,7 +165,8 @@ def read(path: Path) -> Document:
             f"{path}: {error}; a config holds text, numbers, true, false, null, lists and mappings"
         ) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return Document(values, walk.origins, tuple(walk.problems))
 
 
@@ -203,7 +236,8 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such config file; {_near(path)}") from error
     except IsADirectoryError as error:
@@ -212,6 +246,12 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8 text; is it a config file? {_near(path)}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; check its rights") from error
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(
+            f"{path} has more than {MOST_CHARACTERS:,} characters, the most a config has; is it a "
+            f"config file? {_near(path)}"
+        )
+    return text
 
 
 def _near(path: Path) -> str:

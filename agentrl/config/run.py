@@ -24,7 +24,7 @@ from agentrl.errors import FailureKind
 class RunSection(Section):
     """Where the run lives and how long it is."""
 
-    name: str = Field(default="run", pattern=r"^[\w.-]+$")
+    name: str = Field(default="run", pattern=r"^[\w.-]*[\w-][\w.-]*$")
     """Name of the run; its folder is `run.folder`/`run.name`."""
     folder: Path = Path("runs")
     """Where run folders are made."""
