@@ -140,5 +140,5 @@ def blame(kind: type[RolloutError], what: str, *, deadline: str = "") -> Generat
     except TimeoutError as error:
         named = f" ({deadline}); raise it, or find out what hangs" if deadline else ""
         raise kind(f"{what}: missed its deadline{named}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # else what calls sys.exit would end the run, and well
         raise kind(f"{what}: {type(error).__name__}: {error}") from error

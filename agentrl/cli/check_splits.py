@@ -16,7 +16,8 @@ def check_splits(
     overrides: Overrides = None,
     *,
     train_tasks: Annotated[
-        int | None, typer.Option(help="Train tasks to look at; split_guard.train_tasks by default.")
+        int | None,
+        typer.Option(min=1, help="Train tasks to look at; split_guard.train_tasks by default."),
     ] = None,
     show: Annotated[int, typer.Option(help="How many pairs to list.")] = 10,
 ) -> None:

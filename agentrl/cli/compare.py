@@ -36,7 +36,8 @@ def compare(
         float | None, typer.Option(help="A trajectory passes from this reward on.")
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(help="Of every interval; A's own by default.")
+        float | None,
+        typer.Option(min=0.01, max=0.9999, help="Of every interval; A's own by default."),
     ] = None,
     interval: Annotated[Interval, typer.Option(help="How intervals are made.")] = Interval.wilson,
     show: Annotated[int, typer.Option(help="How many flipped tasks to list each way.")] = 10,

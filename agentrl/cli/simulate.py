@@ -31,7 +31,7 @@ def simulate(
     steps: Annotated[int, typer.Option(min=2, help="Training steps to play.")] = 12,
     train_s: Annotated[float, typer.Option(min=0, help="Seconds of one optimiser step.")] = 20.0,
     failures: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of attempts that break.")
+        float | None, typer.Option(min=0, max=0.9, help="Share of attempts that break.")
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Write the timeline here, as SVG.")] = None,
     recommend: Annotated[
