@@ -33,14 +33,14 @@ from agentrl_envs.blackbox import BlackBoxEnv, Endpoint
 from agentrl_envs.blackbox import env as blackbox_env
 from agentrl_sandbox.reaping.owner import start_ticks
 from benchmarks.letters import LetterChat, said
-from tests.agent_programs import with_anthropic, with_openai
-from tests.test_patch import saying, text_of
+from tests.support.agent_programs import with_anthropic, with_openai
+from tests.support.said_turns import saying, text_of
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 SOON_S = 120.0
 QUESTION = Task(prompt="What is 2 * 21?", answer="42", id="q")
 DOUBLE = Action("", (ToolCall("call_0", "double", {"number": 21}),))
-COMMAND = [sys.executable, str(HERE / "agent_programs.py"), "{prompt}"]
+COMMAND = [sys.executable, str(SUPPORT / "agent_programs.py"), "{prompt}"]
 
 
 def questions(split: Split, seed: int) -> Iterable[Task]:
@@ -518,7 +518,7 @@ def test_what_a_config_may_say() -> None:
 
 TAUGHT = """
 run: {{name: taught, folder: {folder}}}
-env: {{id: tests.test_training:Doubles}}
+env: {{id: tests.support.tiny_run:Doubles}}
 policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
 warmstart: {{steps: 60, batch_size: 8, demonstrations: 60}}
 """
@@ -526,7 +526,10 @@ TRAINED = """
 run: {{name: black, folder: {folder}, steps: 2}}
 env:
   id: blackbox/Program-v0
-  kwargs: {{tasks: "tests.doubles:doubles", score: "{module}:how_long", agent: "{module}:either"}}
+  kwargs:
+    tasks: "tests.support.doubles:doubles"
+    score: "{module}:how_long"
+    agent: "{module}:either"
 policy: {{path: {policy}}}
 engine: {{slots: 8, context_tokens: 256}}
 sampling: {{max_turn_tokens: 24}}

@@ -22,7 +22,7 @@ from agentrl.store.reader import StoreReader
 from agentrl.task import Task
 from agentrl.training import warmstart
 from agentrl_envs.blackbox import Endpoint
-from tests.agent_programs import with_two_conversations
+from tests.support.agent_programs import with_two_conversations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -31,7 +31,7 @@ KILLS = 2
 START_S = 300.0
 TAUGHT = """
 run: {{name: taught, folder: {folder}}}
-env: {{id: tests.test_training:Doubles}}
+env: {{id: tests.support.tiny_run:Doubles}}
 policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
 warmstart: {{steps: 20, batch_size: 8, demonstrations: 20}}
 """
@@ -40,9 +40,9 @@ run: {{name: whole, folder: {folder}, steps: 3, checkpoint_every: 1, seed: 3, th
 env:
   id: blackbox/Program-v0
   kwargs:
-    tasks: "tests.doubles:doubles"
-    score: "tests.test_blackbox_kill:how_long"
-    agent: "tests.test_blackbox_kill:agent"
+    tasks: "tests.support.doubles:doubles"
+    score: "tests.run.test_blackbox_kill:how_long"
+    agent: "tests.run.test_blackbox_kill:agent"
 policy: {{path: {policy}}}
 engine: {{slots: 8, context_tokens: 256}}
 sampling: {{max_turn_tokens: 16}}

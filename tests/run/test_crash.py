@@ -28,7 +28,7 @@ from agentrl.store.record import Record
 from agentrl.store.recorder import MISMATCH, RERUN
 from agentrl.store.segment import HEAD_BYTES, scan
 from benchmarks.seen import Seen, position_of
-from tests import processes
+from tests.support import processes
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.timeout(1200)]
 

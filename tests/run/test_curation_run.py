@@ -27,7 +27,7 @@ from agentrl.rollout.curation.rules import SLOTS, Curation, curation_of
 from agentrl.store.codec import unpack
 from agentrl.tool_env import ToolEnv
 from agentrl.training import RunResult, train
-from tests.doubles import double, doubles, gold
+from tests.support.doubles import double, doubles, gold
 
 CONFIG = """
 run: {{name: tiny, folder: {folder}, steps: 4, checkpoint_every: 2}}

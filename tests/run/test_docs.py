@@ -2,7 +2,7 @@
 
 Python runs from top to bottom of a page, in one namespace; YAML is loaded as a config, laid over a
 small one where it is a part of one; `agentrl` runs, and where that would take minutes or a terminal
-its arguments are parsed and its config is loaded. tests/pages.py has the marks.
+its arguments are parsed and its config is loaded. tests/support/pages.py has the marks.
 
 Mutants seen caught, of pages: a key or a value of YAML misspelt, an option, a config, a script or a
 make target that is not there, other output, a name that does not exist, one given too few, broken
@@ -38,13 +38,13 @@ from agentrl.config.run import RunConfig
 from agentrl.registry import make
 from agentrl_envs import register_envs
 from tests.conftest import PARTS
-from tests.page_names import NAMES
-from tests.pages import LANGUAGES, Block, blocks, find, lines_of, names, pages
-from tests.test_cli import agentrl
+from tests.support.commands import agentrl
+from tests.support.page_names import NAMES
+from tests.support.pages import LANGUAGES, Block, blocks, find, lines_of, names, pages
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = {str(page.relative_to(ROOT)): blocks(page, ROOT) for page in pages(ROOT)}
-ELSEWHERE = {"docs/tutorial.md": "tests/test_tutorial.py"}
+ELSEWHERE = {"docs/tutorial.md": "tests/run/test_tutorial.py"}
 """Pages that another test runs, whole."""
 SMALL = """
 run: {name: quickstart, steps: 2, threads: 1}

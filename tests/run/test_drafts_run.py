@@ -1,9 +1,8 @@
 """Drafts in a run from a config: tokens saved, what trains, resuming, what is refused.
 
-Mutants seen caught: listed in tests/test_drafts_play.py.
+Mutants seen caught: listed in tests/unit/test_drafts_play.py.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.metrics import read_metrics
 from agentrl.store.codec import unpack
 from agentrl.training import RunResult, train
-from tests.test_training import Doubles, config_file, final_weights
-
-__all__ = ["Doubles"]
+from tests.support.tiny_run import config_file, final_weights
 
 
 def tiny(folder: Path, drafts: dict[str, Any] | None = None, **overrides: Any) -> RunResult:
@@ -26,12 +23,6 @@ def tiny(folder: Path, drafts: dict[str, Any] | None = None, **overrides: Any) -
     folder.mkdir(exist_ok=True)
     keys = {name.replace("__", "."): value for name, value in overrides.items()}
     return train(config_file(folder), {"env.task_limit": 4, "rollout.drafts": drafts or {}, **keys})
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `module:Class` in a config find the environment."""
-    monkeypatch.setitem(sys.modules, "tests.test_training", sys.modules["tests.test_training"])
 
 
 @pytest.mark.parametrize("exact", [False, True])

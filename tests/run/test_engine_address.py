@@ -27,8 +27,8 @@ from agentrl.metrics import read_metrics
 from agentrl.policy import GenerateRequest, PolicyEngine, ScoreRequest
 from agentrl.testing.engine import check_engine
 from agentrl.training import train
-from tests import test_training
-from tests.engine_models import VOCABULARY, shared, tiny
+from tests.support.engine_models import VOCABULARY, shared, tiny
+from tests.support.tiny_run import config_file
 
 KEY = b"a key that nobody guesses"
 CONTEXT_TOKENS = 512
@@ -208,23 +208,17 @@ def test_what_does_not_go_together_is_refused(
     tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        load_config(test_training.config_file(tmp_path), changes)
+        load_config(config_file(tmp_path), changes)
 
 
 # --- a run ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, test_training.__name__, test_training)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("importable")
 def test_a_run_over_two_engines_that_a_command_serves(tmp_path: Path, root: Path) -> None:
     """Two processes of `agentrl engine serve`; the run's weights go round one after the other."""
-    config = test_training.config_file(tmp_path)
+    config = config_file(tmp_path)
     made = train(config, {"run.steps": 1, "run.name": "made"})
     key = tmp_path / "key"
     key.write_text("a key that nobody guesses")

@@ -49,7 +49,7 @@ from agentrl.tool import ToolContext
 from agentrl.tool_env import ToolEnv
 from agentrl.toolbox import Toolbox
 from agentrl.trajectory import Finished
-from tests.hostile_texts import PIECES, TextFuzzer
+from tests.support.hostile_texts import PIECES, TextFuzzer
 
 FUZZ_S = float(os.environ.get("AGENTRL_FUZZ_S", "1"))
 PROTOCOLS = (Chat(), Messages(), Responses())

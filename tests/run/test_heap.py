@@ -18,8 +18,8 @@ from agentrl.message import Message
 from agentrl.task import Split, Task
 from agentrl.tool_env import ToolEnv
 from agentrl.training import train
-from tests.doubles import double, doubles, gold
-from tests.test_training import CONFIG
+from tests.support.doubles import double, doubles, gold
+from tests.support.tiny_run import CONFIG
 
 MANY = 10_000
 frozen: list[int] = []
@@ -95,7 +95,9 @@ def test_a_run_and_an_evaluation_play_with_a_frozen_heap(
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     config = tmp_path / "tiny.yaml"
     config.write_text(
-        CONFIG.format(folder=tmp_path / "runs", module=__name__).replace("Doubles", "Counting")
+        CONFIG.format(folder=tmp_path / "runs").replace(
+            "tests.support.tiny_run:Doubles", f"{__name__}:Counting"
+        )
     )
     frozen.clear()
     train(config, {"run.steps": 1})

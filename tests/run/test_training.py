@@ -14,78 +14,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-import agentrl
 from agentrl import first_policy, training
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import Checkpoints
 from agentrl.machine import set_batch_invariance
-from agentrl.message import Message
 from agentrl.metrics import read_metrics
 from agentrl.progress import Quiet
-from agentrl.task import Split
-from agentrl.tool_env import ToolEnv
 from agentrl.training import RunResult, train, warmstart
-from tests.doubles import double, doubles, gold
-
-CONFIG = """
-run: {{name: tiny, folder: {folder}, steps: 4, checkpoint_every: 2}}
-env: {{id: "{module}:Doubles"}}
-policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
-warmstart: {{steps: 20, batch_size: 8, demonstrations: 60, guess_fraction: 0.3}}
-engine: {{slots: 8, context_tokens: 256}}
-sampling: {{max_turn_tokens: 24}}
-rollout: {{tasks_per_step: 2, group_size: 4, concurrency: 6, max_turns: 3}}
-learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
-evaluate: {{tasks: 6}}
-metrics: {{tensorboard: false}}
-"""
-
-
-def how_long(task: agentrl.Task, messages: Sequence[Message]) -> float:
-    """Pay by length, so that a policy this small earns something to learn from."""
-    return len(messages[-1].text) % 8 / 7
-
-
-class Doubles(ToolEnv):
-    def __init__(self, leak: bool = False, empty: bool = False) -> None:
-        def tasks(split: Split, seed: int) -> Iterable[agentrl.Task]:
-            return [] if empty else doubles("train" if leak else split, seed)
-
-        super().__init__(tasks=tasks, tools=[double], reward=how_long, gold=gold)
-
-
-def config_file(folder: Path) -> Path:
-    path = folder / "tiny.yaml"
-    path.write_text(CONFIG.format(folder=folder / "runs", module=__name__))
-    return path
+from tests.support.tiny_run import config_file, final_weights
 
 
 def tiny(folder: Path, **overrides: Any) -> RunResult:
     keys = {name.replace("__", "."): value for name, value in overrides.items()}
     return train(config_file(folder), keys)
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `module:Class` in a config find this very module."""
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-
-
-def final_weights(result: RunResult) -> dict[str, torch.Tensor]:
-    return load_file(
-        result.folder / "checkpoints" / f"step-{result.steps:06d}" / "model.safetensors"
-    )
 
 
 def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
@@ -267,7 +217,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(
 ) -> None:
     path = config_file(tmp_path)
     command = [sys.executable, "-m", "agentrl.cli", "train", str(path), "run.steps=10000"]
-    places = [".", "envs", "tools", "sandbox", "tests"]
+    places = [".", "envs", "tools", "sandbox"]
     env = {"PYTHONPATH": ":".join(str(root / place) for place in places), "PATH": "/usr/bin:/bin"}
     running = subprocess.Popen(
         command,

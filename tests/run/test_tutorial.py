@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import blocks, lines_of
+from tests.support.pages import blocks, lines_of
 
 DEADLINE_S = 1500
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.errors import EnvError, first_error
 from agentrl.user_code import error_place
-from tests.test_cli import agentrl
+from tests.support.commands import agentrl
 
 BROKEN = """
 import agentrl

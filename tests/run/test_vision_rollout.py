@@ -21,7 +21,6 @@ import agentrl
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.format import NOTE, ChatFormat
 from agentrl.chat.tokenizer import train_tokenizer
-from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.contexts import contexts
@@ -34,19 +33,8 @@ from agentrl.task import Task
 from agentrl.trajectory import Tree, Truncated
 from agentrl.vision.processor import ImageProcessor
 from agentrl_envs.visual import SeeButtonEnv
-from tests.vision_models import picture
-
-VISION = MakeVisionSection(hidden_size=32, heads=2, layers=2, intermediate_size=32, max_pixels=3136)
-SECTION = MakePolicySection(
-    hidden_size=32,
-    layers=2,
-    heads=2,
-    kv_heads=2,
-    head_dim=16,
-    intermediate_size=32,
-    vocab_size=300,
-    vision=VISION,
-)
+from tests.support.tiny_run import SEEING_POLICY, VISION, seeing_changes
+from tests.support.vision_models import picture
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
@@ -61,7 +49,7 @@ def parts(folder: Path) -> tuple[Any, ChatFormat, ImageProcessor]:
     start, image, end = (tokenizer.added_tokens_encoder[name] for name in names)
     images = make_images(VISION, token_id=image)
     model = make_model(
-        SECTION,
+        SEEING_POLICY,
         vocab_size=len(tokenizer),
         eos_token_id=2,
         pad_token_id=0,
@@ -172,29 +160,9 @@ async def test_a_chat_format_without_a_note_is_refused(tmp_path: Path) -> None:
         _ = chat.image_note
 
 
-def changes_of(folder: Path) -> dict[str, Any]:
-    """Return what makes the shipped config small."""
-    return {
-        "run.folder": str(folder),
-        "run.steps": 2,
-        "env.kwargs": {"clicks": 2, "width": 56, "height": 56},
-        "policy.make": SECTION.model_dump(),
-        "warmstart.steps": 3,
-        "warmstart.until_loss": None,
-        "warmstart.demonstrations": 40,
-        "warmstart.batch_size": 8,
-        "engine.context_tokens": 128,
-        "rollout.tasks_per_step": 2,
-        "rollout.group_size": 2,
-        "rollout.max_turns": 2,
-        "rollout.images": 1,
-        "evaluate.tasks": 4,
-    }
-
-
 def test_a_new_policy_that_sees_trains_and_goes_on(tmp_path: Path) -> None:
     """A run of two steps whose folder opens as a policy; then one more from its checkpoint."""
-    changes = changes_of(tmp_path)
+    changes = seeing_changes(tmp_path)
     first = agentrl.train("configs/see_button.yaml", changes)
     assert first.steps == 2
     names = {file.name for file in (first.folder / "policy").iterdir()}
@@ -241,7 +209,7 @@ agentrl.train("configs/see_button.yaml", eval(sys.argv[1]))
 def test_a_run_killed_between_turns_goes_on_with_what_was_shown(tmp_path: Path) -> None:
     """Second turns are in flight when the process dies; they go on from their first turns, with the
     images read back from the store."""
-    changes = changes_of(tmp_path) | {"run.steps": 1}
+    changes = seeing_changes(tmp_path) | {"run.steps": 1}
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     died = subprocess.run(
         [sys.executable, "-c", KILLED, repr(changes)],

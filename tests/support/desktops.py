@@ -7,7 +7,7 @@ import pytest
 
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import Desktop
-from tests.processes import family
+from tests.support.processes import family
 
 BUBBLEWRAP = pytest.param("bubblewrap", marks=pytest.mark.gui)
 DOCKER = pytest.param("docker", marks=pytest.mark.desktop_image)

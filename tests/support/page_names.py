@@ -37,7 +37,7 @@ def curation() -> dict[str, Any]:
     """A curator of tasks whose samples are right in turn."""
     from agentrl.rollout.curation.dapo import DynamicSampling
     from agentrl.rollout.curation.rules import Curation
-    from tests.test_curation_step import curator, filled
+    from tests.support.curating import curator, filled
 
     async def tree_of(ask: Any) -> Tree:
         return filled(ask, 0, 3, lambda step, task, sample: float(sample % 2))

@@ -5,7 +5,7 @@ What a page says of a block stands in comments right before it, one a line:
 - `<!-- not run: WHY -->`: nothing can run it here;
 - `<!-- run by: tests/test_NAME.py -->`: another test does;
 - `<!-- file: NAME -->`: what follows reads it from a file of that name in the working folder;
-- `<!-- given: NAME, NAME -->`: names it uses, which `tests/page_names.py` makes;
+- `<!-- given: NAME, NAME -->`: names it uses, which `tests/support/page_names.py` makes;
 - `<!-- needs: PART, PART -->`: parts of the system (tests/conftest.py), for the whole page;
 - `<!-- output -->`: what the Python block before it prints, word for word.
 """

@@ -10,6 +10,7 @@ from agentrl_envs.gui.osworld.tables import place
 SPREADSHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+SHEET = f'<worksheet xmlns="{SPREADSHEET}"><sheetData/></worksheet>'.encode()
 
 Cells = Mapping[str, str | float]
 
@@ -71,3 +72,18 @@ def worksheet(cells: Cells) -> str:
         rows.setdefault(place(name)[0], []).append(made)
     body = "".join(f'<row r="{row}">{"".join(made)}</row>' for row, made in rows.items())
     return f'<worksheet xmlns="{SPREADSHEET}"><sheetData>{body}</sheetData></worksheet>'
+
+
+def archive(part: bytes, *, sheets: int = 1, entries: int = 0) -> bytes:
+    """Return a workbook whose every sheet is one and the same part."""
+    made = io.BytesIO()
+    book = "".join(f'<sheet name="s" sheetId="{n}" r:id="r"/>' for n in range(sheets))
+    spaces = f'xmlns="{SPREADSHEET}" xmlns:r="{OFFICE}"'
+    relation = f'<Relationship xmlns="{PACKAGE}/relationships" Id="r" Target="s.xml"/>'
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("xl/workbook.xml", f"<workbook {spaces}><sheets>{book}</sheets></workbook>")
+        packed.writestr("xl/_rels/workbook.xml.rels", f"<x>{relation}</x>")
+        packed.writestr("xl/s.xml", part)
+        for number in range(entries):
+            packed.writestr(f"x{number}", b"")
+    return made.getvalue()

@@ -23,10 +23,10 @@ from agentrl_envs.adapters.gem import GemEnv
 from agentrl_envs.adapters.host import HOSTED
 from agentrl_envs.adapters.openenv import OpenEnvEnv
 from agentrl_envs.adapters.verifiers import VerifiersEnv
-from tests.foreign_packages import BENCH, python_of
-from tests.ports import free_port
+from tests.support.foreign_packages import BENCH, python_of
+from tests.support.ports import free_port
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 START_S = 250.0
 pytestmark = pytest.mark.timeout(1500)
 LONG: dict[str, Any] = {"timeout_s": 60.0}
@@ -109,7 +109,7 @@ class TestOpenEnv:
     @staticmethod
     def url(request: pytest.FixtureRequest) -> Iterator[str]:
         port = free_port()
-        command = [python_of("openenv"), str(HERE / "openenv_server.py"), str(port)]
+        command = [python_of("openenv"), str(SUPPORT / "openenv_server.py"), str(port)]
         # The newer release, in front of the older one and with its dependencies.
         path = {"PYTHONPATH": str(BENCH / "openenv_next")} if request.param == "0.10.0" else {}
         with subprocess.Popen(command, env={**os.environ, **path}) as server:
@@ -219,7 +219,7 @@ async def test_a_taskset_of_verifiers_is_scored_by_its_own_rewards() -> None:
     def env(taskset: str = "words_taskset", **settings: Any) -> VerifiersEnv:
         python = python_of("verifiers")
         return VerifiersEnv(
-            taskset, python=python, path=[str(HERE)], start_timeout_s=START_S, **LONG, **settings
+            taskset, python=python, path=[str(SUPPORT)], start_timeout_s=START_S, **LONG, **settings
         )
 
     async with run_scope():
@@ -279,7 +279,7 @@ SHAPES = {
 
 @pytest.mark.verifiers
 def test_what_an_answer_alone_would_be_paid_wrongly_for_is_refused_by_name() -> None:
-    command = [python_of("verifiers"), str(HERE / "verifiers_shapes.py")]
+    command = [python_of("verifiers"), str(SUPPORT / "verifiers_shapes.py")]
     command += [str(HOSTED / "verifiers_kind.py")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_S)
     told = json.loads(ran.stdout)

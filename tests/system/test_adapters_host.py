@@ -21,8 +21,8 @@ from agentrl.scope import run_scope
 from agentrl_envs.adapters.foreign_env import ForeignEpisode
 from agentrl_envs.adapters.host import HOSTED, Host, Hosts, Place
 from agentrl_envs.adapters.verifiers import VerifiersEnv
-from tests.processes import parent_of, runs
-from tests.watchdog import watched
+from tests.support.processes import parent_of, runs
+from tests.support.watchdog import watched
 
 DEADLINE_S = 60.0
 
@@ -34,7 +34,7 @@ class Counting(Place):
     @property
     def command(self) -> tuple[str, ...]:
         """Return what starts it."""
-        kind = Path(__file__).parent / "counting_kind.py"
+        kind = Path(__file__).parents[1] / "support" / "counting_kind.py"
         return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), *self.path)
 
 

@@ -44,7 +44,7 @@ from agentrl.sync.proof import Proof, Provable
 from agentrl.sync.stream import KINDS
 from agentrl.testing.engine import check_engine
 from tests.conftest import child_commands
-from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
+from tests.support.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
 
 CONTEXT_TOKENS = 1024
 DEADLINE_S = 200.0

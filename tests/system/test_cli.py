@@ -17,22 +17,9 @@ from agentrl.cli.eval import newest_checkpoint
 from agentrl.cli.train import show
 from agentrl.doctor import Found, examine
 from agentrl.training import RunResult
+from tests.support.commands import agentrl
 
 MINIMAL = "env: {id: demo/Multiply-v0}\n"
-
-
-def agentrl(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Run a command in this process; return its exit code, stdout and stderr."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["agentrl", *arguments])
-        patch.setattr(sys, "path", [*sys.path])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_an_error_is_one_message_and_exit_code_2(

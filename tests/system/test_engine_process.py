@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import GenerateRequest
 from agentrl.testing.engine import check_engine
 from tests.conftest import child_commands
-from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
+from tests.support.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
 
 CONTEXT_TOKENS = 1024
 DEADLINE_S = 200.0

@@ -50,8 +50,8 @@ from agentrl.policy import (
     ScoringEngine,
 )
 from agentrl.testing.engine import check_engine
-from tests.engine_models import VOCABULARY, prompt_of, requests, shared, tiny
-from tests.watchdog import watched
+from tests.support.engine_models import VOCABULARY, prompt_of, requests, shared, tiny
+from tests.support.watchdog import watched
 
 CONTEXT_TOKENS = 256
 KEY = b"a secret"

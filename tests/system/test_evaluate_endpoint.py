@@ -31,9 +31,9 @@ from agentrl.evaluation.policy import evaluate
 from agentrl.message import Image, Message, ToolCall
 from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
 from agentrl.tool_env import ToolEnv
-from tests.doubles import double, doubles, gold
-from tests.test_cli import agentrl as agentrl_cli
-from tests.watchdog import watched
+from tests.support.commands import agentrl as agentrl_cli
+from tests.support.doubles import double, doubles, gold
+from tests.support.watchdog import watched
 
 ENDPOINT = Endpoint(url="http://model.test/v1", model="m", retries=2)
 TOOLS = ({"type": "function", "function": {"name": "double", "parameters": {}}},)

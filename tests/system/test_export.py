@@ -27,7 +27,7 @@ from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Tree, Truncated
-from tests.foreign_packages import atif_errors, export_with_pyarrow
+from tests.support.foreign_packages import atif_errors, export_with_pyarrow
 
 PICTURE = Image(b"\x89PNG a picture")
 TASK = Task(

@@ -16,7 +16,7 @@ from agentrl.toolbox import schemas_of
 from agentrl_tools.edit import edited, places
 from agentrl_tools.files import DEPTH_MAX, ENTRIES_MAX, TEXT_BYTES_MAX, Files, ReadFile
 from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, count_lines, numbered
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
 CONTEXT = ToolContext(task_id="t", sample=0, seed=0)
 LIMITS = Limits(output_bytes=1000, file_bytes=TEXT_BYTES_MAX + 10)

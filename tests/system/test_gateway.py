@@ -32,7 +32,7 @@ from agentrl.gateway.dialogue import LARGEST_BYTES, Dialect
 from agentrl.gateway.responses import Responses
 from agentrl.gateway.server import Place
 from agentrl.message import Image, Message, ToolCall
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
 SOON_S = 60.0
 PIXEL = base64.b64decode(

@@ -1,6 +1,6 @@
 """Bodies nobody would send: whatever it is, a request is answered or refused, and nothing raises.
 
-A longer run: `AGENTRL_FUZZED=10000 pytest tests/test_gateway_bodies.py`.
+A longer run: `AGENTRL_FUZZED=10000 pytest tests/system/test_gateway_bodies.py`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from agentrl.gateway.dialogue import Dialect
 from agentrl.gateway.responses import Responses
 from agentrl.message import ToolCall
 from agentrl.store.codec import pack, unpack
-from tests.test_gateway import BLOCKS, CHAT, INPUT, TOOL
+from tests.system.test_gateway import BLOCKS, CHAT, INPUT, TOOL
 
 FUZZED = int(os.environ.get("AGENTRL_FUZZED", "60"))
 PROTOCOLS: list[tuple[Dialect, dict[str, Any]]] = [

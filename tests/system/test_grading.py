@@ -44,7 +44,7 @@ from agentrl.grading.grade import ERROR_CHARACTERS
 from agentrl.sandbox import ExecResult, Limits, SandboxSettings
 from agentrl.testing import InMemorySandboxPool
 from agentrl_sandbox import ForkServerPool, open_pool
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
 LIMITS = Limits(
     wall_s=20.0,

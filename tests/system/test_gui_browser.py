@@ -32,7 +32,7 @@ from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, bookmarked
 from agentrl_envs.web.observation.node import Node
 from agentrl_envs.web.observation.reading import Page, read
-from tests.processes import command_line, family
+from tests.support.processes import command_line, family
 
 SETTINGS = DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20)
 live = pytest.mark.gui

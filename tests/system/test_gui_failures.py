@@ -21,7 +21,7 @@ from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
 from agentrl_envs.pooled import Places
 from agentrl_envs.web.observation.reading import read
-from tests.desktops import BACKENDS, desktop_of, processes_of
+from tests.support.desktops import BACKENDS, desktop_of, processes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

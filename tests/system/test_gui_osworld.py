@@ -29,7 +29,7 @@ from agentrl_envs.gui.osworld.gestures import Gesture, Unreadable, gestures, per
 from agentrl_envs.gui.osworld.steps import command_needs, words_of
 from agentrl_envs.gui.world import Ran
 from agentrl_envs.web.observation.node import Node
-from tests.xlsx_files import xlsx
+from tests.support.xlsx_files import xlsx
 
 URL = "https://files.example/of/book.xlsx?download=1"
 

@@ -15,7 +15,7 @@ from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.gui.tasks.template import Template
 from agentrl_envs.web.observation.node import Node
-from tests.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
+from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 OTHERS = [template for template in TEMPLATES if template.program != "form"]
 

@@ -17,8 +17,8 @@ from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import HELD_OUT
 from agentrl_sandbox.lease import LABEL_OWNER
 from agentrl_sandbox.reaping.engine import containers, default_engine
-from tests.desktops import BACKENDS
-from tests.processes import children
+from tests.support.desktops import BACKENDS
+from tests.support.processes import children
 
 GONE_S = 60.0
 

@@ -20,7 +20,7 @@ from agentrl.task import Task
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
-from tests.desktops import BACKENDS, desktop_of, processes_of
+from tests.support.desktops import BACKENDS, desktop_of, processes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PACK = template_pack(templates=["press"])

@@ -11,7 +11,7 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl_sandbox.host_process import STDERR_BYTES, HostProcess, LineTooLong
-from tests.processes import runs
+from tests.support.processes import runs
 
 ENV = {"PATH": "/usr/bin:/bin"}
 

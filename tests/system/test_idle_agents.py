@@ -36,7 +36,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.miniwob import MiniWobPack, task_of
 from agentrl_envs.web.sites import shop_pack, wiki_pack
-from tests.test_recorded import a_recording, expert_actions
+from tests.support.recordings import a_recording, expert_actions
 
 SAID = (
     "",

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGES = {"agentrl": "", "envs/agentrl_envs": "envs", "tools/agentrl_tools": "tools"} | {
     "sandbox/agentrl_sandbox": "sandbox"
 }

@@ -27,11 +27,11 @@ from agentrl.tool import ToolContext, ToolResult
 from agentrl.tool_env import ToolEnv
 from agentrl.toolbox import Toolbox, known_tools, schemas_of
 from agentrl_tools.mcp import McpTools, mcp_tools
-from tests.ports import free_port
-from tests.processes import runs
-from tests.watchdog import watched
+from tests.support.ports import free_port
+from tests.support.processes import runs
+from tests.support.watchdog import watched
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 CONTEXT = ToolContext(task_id="test", sample=0, seed=0)
 DEADLINE_S = 60.0
 
@@ -44,12 +44,12 @@ class Server:
 
     def full(self, **settings: Any) -> McpTools:
         """Return the tools of the SDK's server."""
-        command = [sys.executable, str(HERE / "mcp_server.py"), "stdio", str(self.log)]
+        command = [sys.executable, str(SUPPORT / "mcp_server.py"), "stdio", str(self.log)]
         return mcp_tools(command=command, connect_timeout_s=DEADLINE_S, **settings)
 
     def tiny(self, mode: str = "good", **settings: Any) -> McpTools:
         """Return the tools of the server without an SDK."""
-        command = [sys.executable, "-I", "-S", str(HERE / "tiny_mcp_server.py"), mode]
+        command = [sys.executable, "-I", "-S", str(SUPPORT / "tiny_mcp_server.py"), mode]
         settings = {"connect_timeout_s": DEADLINE_S, "allow": ["add", "process"], **settings}
         return mcp_tools(command=[*command, str(self.log)], **settings)
 
@@ -228,7 +228,7 @@ def test_servers_of_a_killed_run_are_ended(server: Server) -> None:
         "    os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())\n"
     )
-    tiny, path = str(HERE / "tiny_mcp_server.py"), ":".join(filter(None, sys.path))
+    tiny, path = str(SUPPORT / "tiny_mcp_server.py"), ":".join(filter(None, sys.path))
     ran = subprocess.run(
         [sys.executable, "-c", program, tiny, path, str(server.log)],
         check=False,
@@ -364,7 +364,7 @@ class Listening:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, str(HERE / "mcp_server.py"), str(self.port), str(self._log)]
+        command = [sys.executable, str(SUPPORT / "mcp_server.py"), str(self.port), str(self._log)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -29,7 +29,7 @@ from agentrl_envs.blackbox.policy_errors import (
     policy_error,
 )
 from benchmarks.letters import LetterChat
-from tests.test_patch import saying
+from tests.support.said_turns import saying
 
 SOON_S = 120.0
 QUESTION = Task(prompt="What is 2 * 21?", answer="42", id="q")

@@ -17,14 +17,22 @@ import pytest
 import torch
 
 from agentrl import make, rewards, wiring
+from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.env import say
 from agentrl.errors import ConfigError, LearnError
+from agentrl.evaluation.endpoint import Endpoint
 from agentrl.evaluation.policy import evaluate
 from agentrl.learn.trainer import Trainer
-from agentrl.preflight import check_folder, check_machine, check_training, missing_cuda
-from agentrl.reachable import CONNECT_S, endpoint_faults, place_faults
+from agentrl.preflight import (
+    check_folder,
+    check_machine,
+    check_policy,
+    check_training,
+    missing_cuda,
+)
+from agentrl.reachable import CONNECT_S, endpoint_faults, place_faults, unreachable
 from agentrl.registry import load, registry, spec
 from agentrl.tool_env import ToolEnv
 from agentrl_envs.gui.desktop.launch import PYTHON
@@ -33,8 +41,8 @@ from agentrl_envs.gui.tasks.template import Template, Wanted
 from agentrl_envs.needs import PROGRAMS_OF
 from agentrl_envs.templates import Unfit
 from agentrl_tools.python import Python
-from tests.doubles import doubles
-from tests.learning import model_of, trees_of
+from tests.support.doubles import doubles
+from tests.support.learning import model_of, trees_of
 
 ENDPOINT = {"kind": "endpoint", "endpoint": {"urls": ["http://127.0.0.1:9/v1"], "model": "m"}}
 
@@ -381,3 +389,38 @@ def test_a_step_that_runs_out_of_gpu_memory_names_the_keys() -> None:
 def test_other_errors_pass() -> None:
     with pytest.raises(ZeroDivisionError), explain_out_of_memory(LearnError, "x", "y"):
         raise ZeroDivisionError
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once(tmp_path: Path) -> None:
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    said = check_policy("some/model", away)
+    assert said.startswith("there is no such folder, and the Hugging Face hub cannot be reached")
+    (tmp_path / "hub" / "models--some--model").mkdir(parents=True)
+    assert not check_policy("some/model", away)
+
+
+def test_an_endpoint_where_nobody_listens_is_told_at_once(root: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        with pytest.raises(ConfigError, match=r"cannot be reached .*start the server there"):
+            evaluate(
+                load_config(root / "configs" / "quickstart.yaml"),
+                endpoint=Endpoint(url=url, model="m"),
+            )
+        free.listen()
+        assert not unreachable(url, {})
+
+
+def test_a_folder_that_is_missing_is_told_with_its_neighbours(tmp_path: Path, root: Path) -> None:
+    for name in ("qwen-small", "qwen-large", "other"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    said = check_policy(str(tmp_path / "models" / "qwen-smal"))
+    assert said.startswith("there is no such folder; beside it are qwen-small")
+    assert not check_policy(str(tmp_path / "models" / "other"))
+    config = load_config(
+        root / "configs" / "quickstart.yaml",
+        {"policy.make": None, "policy.path": "./models/nope"},
+    )
+    with pytest.raises(ConfigError, match=r"policy\.path is \./models/nope, and there is no such"):
+        check_machine(config)

@@ -20,7 +20,7 @@ from agentrl.metrics import read_metrics
 from agentrl.registry import make
 from agentrl.task import Split, Task
 from agentrl.training import train
-from tests.test_training import config_file
+from tests.support.tiny_run import config_file
 
 pytestmark = [
     pytest.mark.ray,

@@ -32,10 +32,10 @@ from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.sync.adapters import Adapted
 from agentrl.testing.engine import check_engine
-from tests.adapters import adapted, base_of
 from tests.conftest import child_commands
-from tests.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
-from tests.processes import parent_of
+from tests.support.adapters import adapted, base_of
+from tests.support.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
+from tests.support.processes import parent_of
 
 pytestmark = [
     pytest.mark.ray,

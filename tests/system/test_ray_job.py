@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from agentrl.metrics import read_metrics
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(720)]
 START_S, RUN_S, END_S = 180.0, 300.0, 60.0

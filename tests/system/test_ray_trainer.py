@@ -34,8 +34,8 @@ from agentrl.learn.sharded.opening import leading_trainer
 from agentrl.learn.sharded.setup import Setup, plain_config
 from agentrl.learn.trainer import Trainer
 from agentrl.metrics import read_metrics
-from tests.learning import model_of, trees_of
-from tests.test_sharded_run import assert_gone, config_file
+from tests.support.learning import model_of, trees_of
+from tests.support.sharded_runs import assert_gone, config_file
 
 pytestmark = [
     pytest.mark.ray,
@@ -155,8 +155,9 @@ def test_a_run_with_actors_is_that_of_one_device(tmp_path: Path) -> None:
 
 def test_the_actors_end_with_a_killed_run(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path; from tests.test_ray_trainer import "
-        "opened; trainer, pids = opened(Path(sys.argv[1])); print(*pids, flush=True); "
+        "import os, signal, sys; from pathlib import Path; "
+        "from tests.system.test_ray_trainer import opened; "
+        "trainer, pids = opened(Path(sys.argv[1])); print(*pids, flush=True); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run(

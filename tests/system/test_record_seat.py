@@ -28,7 +28,7 @@ from agentrl_envs.gui.seat.board import BUTTONS, HEIGHT, LINE_PIXELS
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.recorded.experts import Expert
 from agentrl_envs.web.observation.reading import read
-from tests.viewer import RETURN, Viewer, connect
+from tests.support.viewer import RETURN, Viewer, connect
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
 

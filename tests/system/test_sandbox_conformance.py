@@ -12,7 +12,7 @@ from agentrl.scope import run_scope
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl.testing.sandbox import InMemorySandboxPool, check_sandbox
 from agentrl_sandbox import Session, layers, open_pool, open_session
-from tests.pools import opened
+from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 BACKENDS = [

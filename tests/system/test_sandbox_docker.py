@@ -43,7 +43,7 @@ from agentrl_sandbox.launch.container import Machine
 from agentrl_sandbox.launch.engine import Engine
 from agentrl_sandbox.launch.handover import Home
 from agentrl_sandbox.reaping.engine import Container, containers, default_engine
-from tests.pools import opened
+from tests.support.pools import opened
 
 DOCKER = SandboxSettings(backend="docker")
 GIB = 2**30

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentrl.errors import ForkUnsupported
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session
-from tests.pools import opened
+from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 BACKENDS = [

@@ -187,7 +187,7 @@ except OSError as error:
 def run(script: str, *arguments: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        cwd=Path(__file__).parents[1] / "sandbox",
+        cwd=Path(__file__).parents[2] / "sandbox",
         capture_output=True,
         text=True,
         timeout=60,

@@ -17,8 +17,8 @@ from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session
 from agentrl_sandbox.inside.cpu_time import CpuMeter, ProcessSample, charge_s
 from agentrl_sandbox.reaping.owner import Owner
-from tests.pools import LONGER_S, opened, sizes
-from tests.watchdog import watched
+from tests.support.pools import LONGER_S, opened, sizes
+from tests.support.watchdog import watched
 
 LIMITS = Limits(
     wall_s=60,

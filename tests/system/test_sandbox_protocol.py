@@ -24,9 +24,9 @@ from agentrl_sandbox import family as family_module
 from agentrl_sandbox.inside.frames import HEADER, Frame, FrameError, Reader, encode
 from agentrl_sandbox.inside.output import Capture, Clipped, appending, capture_file
 from agentrl_sandbox.inside.processes import descendants
-from tests.pools import LONGER_S, opened, sizes
-from tests.processes import parent_of, runs
-from tests.watchdog import watched
+from tests.support.pools import LONGER_S, opened, sizes
+from tests.support.processes import parent_of, runs
+from tests.support.watchdog import watched
 
 LIMITS = Limits(wall_s=60.0)
 BARE = SandboxSettings(backend="process", allow_unisolated=True, limits=LIMITS)
@@ -313,7 +313,7 @@ import asyncio, sys
 from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox import open_pool
-from tests.processes import parent_of, runs
+from tests.support.processes import parent_of, runs
 
 async def main():
     pool = open_pool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))

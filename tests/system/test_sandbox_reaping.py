@@ -36,7 +36,7 @@ from agentrl_sandbox.reaping import record, remove
 from agentrl_sandbox.reaping.engine import containers
 from agentrl_sandbox.reaping.owner import Owner, World, start_ticks
 from agentrl_sandbox.reaping.plan import ORDER, Held, Resource, State, removable, state_of
-from tests.processes import children, family
+from tests.support.processes import children, family
 
 SOON_S = 30.0
 """How long anything may take on a machine that is busy with something else."""

@@ -389,7 +389,7 @@ print("gone")
 def run(script: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=Path(__file__).parents[1] / "sandbox",
+        cwd=Path(__file__).parents[2] / "sandbox",
         capture_output=True,
         text=True,
         timeout=60,
@@ -565,7 +565,7 @@ def under_the_filter(directory: Path, *command: str) -> str:
     """Run a command under the filter; return what it complained of, nothing when it lived."""
     done = subprocess.run(
         [sys.executable, "-c", UNDER, str(directory), *command],
-        cwd=Path(__file__).parents[1] / "sandbox",
+        cwd=Path(__file__).parents[2] / "sandbox",
         capture_output=True,
         text=True,
         timeout=120,

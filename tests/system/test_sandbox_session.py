@@ -18,7 +18,7 @@ from agentrl.sandbox import AfterTimeout, Backend, Limits, Pressure, Sandbox, Sa
 from agentrl_sandbox.cgroup import session_bounds
 from agentrl_sandbox.inside.processes import descendants
 from agentrl_sandbox.reaping.owner import Owner
-from tests.pools import LONGER_S, opened, sizes
+from tests.support.pools import LONGER_S, opened, sizes
 
 BACKENDS = [
     pytest.param("bubblewrap", id="bubblewrap", marks=pytest.mark.bubblewrap),

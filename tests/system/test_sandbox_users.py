@@ -28,8 +28,8 @@ from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session
 from agentrl_sandbox.inside.users import NOBODY, Users, end_of
 from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, lent, rotated
-from tests.pools import opened
-from tests.processes import parent_of
+from tests.support.pools import opened
+from tests.support.processes import parent_of
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away ids of others")
 

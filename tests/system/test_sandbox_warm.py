@@ -12,7 +12,7 @@ from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import Holdings, check_no_leak
 from agentrl_sandbox.inside.processes import descendants, parents
-from tests.pools import opened
+from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 both = pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from agentrl_envs.gui.seat.rfb import (
     update,
 )
 from agentrl_envs.gui.seat.server import VncServer
-from tests.viewer import connect
+from tests.support.viewer import connect
 
 LIMIT_S = 120.0
 PICTURE = np.arange(6 * 8 * 4, dtype=np.uint8).reshape(6, 8, 4)

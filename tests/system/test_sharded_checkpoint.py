@@ -15,8 +15,8 @@ from agentrl.learn.dtensor import whole
 from agentrl.learn.newpolicy import load_model
 from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.trainer import Trainer
-from tests.learning import model_of, trees_of
-from tests.sharded import World, world
+from tests.support.learning import model_of, trees_of
+from tests.support.sharded import World, world
 
 STEPS = 2
 

@@ -37,10 +37,10 @@ from agentrl.sync.adapters import Adapted, adapted_in
 from agentrl.sync.buckets import ByteRow
 from agentrl.sync.memory import InMemory, MemoryFile
 from agentrl.sync.proof import Proof, Provable
-from tests.learning import trees_of
-from tests.sharded import World, world
-from tests.test_sharded_run import leading
-from tests.test_sharded_step import model
+from tests.support.learning import trees_of
+from tests.support.sharded import World, world
+from tests.support.sharded_runs import leading
+from tests.system.test_sharded_step import model
 
 Shape = tuple[torch.dtype, list[int], torch.dtype | None, bool]
 """What a weight is, what it is rounded to, and whether it is in shards."""

@@ -19,8 +19,8 @@ from agentrl.learn.ranks import ALONE, Ranks
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.learning import SECTION, VOCABULARY, model_of, trees_of
-from tests.sharded import World, trained, world
+from tests.support.learning import SECTION, VOCABULARY, model_of, trees_of
+from tests.support.sharded import World, trained, world
 
 TOLERANCE = 1e-6
 """Relative, of the norm of a parameter's gradient: the order of sums differs."""
@@ -158,7 +158,7 @@ def test_a_rank_keeps_its_part_only(ranks: World) -> None:
 
 def drawn(ranks: Ranks, policy: PreTrainedModel) -> str:
     """Train with an advantage that is another one on every rank; return what is said."""
-    config = section({"advantage": {"name": "custom", "function": "tests.sharded:differs"}})
+    config = section({"advantage": {"name": "custom", "function": "tests.support.sharded:differs"}})
     trainer = Trainer(policy, config, seed=0, ranks=ranks)
     torch.manual_seed(ranks.rank)
     try:

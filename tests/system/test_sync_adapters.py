@@ -43,7 +43,7 @@ from agentrl.learn.trainer import Trainer
 from agentrl.policy import GenerateRequest, PolicyEngine
 from agentrl.sync.adapters import MARK, Adapted, Adapter, Base, adapted_in, packed, unpacked
 from agentrl.sync.stream import distinct, header_of
-from tests.engine_models import recipe_in, tiny
+from tests.support.engine_models import recipe_in, tiny
 
 KEY = b"a key that nobody guesses"
 CONTEXT_TOKENS = 128

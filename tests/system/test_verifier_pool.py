@@ -23,8 +23,8 @@ from agentrl_envs.reasoning.family import Family
 from agentrl_envs.reasoning.mixture import mixture
 from agentrl_envs.reasoning.tasks import entry_of
 from agentrl_envs.reasoning.verifiers import VerifierPool
-from tests.processes import children, family, runs
-from tests.watchdog import watched_loop
+from tests.support.processes import children, family, runs
+from tests.support.watchdog import watched_loop
 
 ENDLESS = "tan(exp(exp(exp(3))))"
 """No answer that `guard` lets through; the pool asks whatever it is given."""

@@ -8,8 +8,8 @@ import pytest
 
 import agentrl
 from agentrl.metrics import read_metrics
-from tests.foreign_packages import python_of
-from tests.test_vision_rollout import changes_of
+from tests.support.foreign_packages import python_of
+from tests.support.tiny_run import seeing_changes
 
 FOLDER = Path(__file__).parent / "with_vllm"
 DEADLINE_S = 1200.0
@@ -40,7 +40,7 @@ def test_with_vllm(root: Path) -> None:
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_policy_that_sees_is_sampled_in_another_interpreter(tmp_path: Path) -> None:
     """The trainer's here, with its own versions of transformers and numpy."""
-    changes = changes_of(tmp_path)
+    changes = seeing_changes(tmp_path)
     changes["policy.make"] |= {"head_dim": 32}
     engine = {
         "engine.kind": "vllm",

@@ -19,7 +19,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.miniwob import MiniWobPack
 from agentrl_envs.web.observation import read
-from tests.web_pages import ORIGIN, PagesPack
+from tests.support.web_pages import ORIGIN, PagesPack
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
 ACTION_MS = 200

@@ -22,8 +22,8 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Visit
 from agentrl_envs.web.observation import read
 from agentrl_envs.web.world import WebRequest, WebResponse
-from tests.processes import children, command_line
-from tests.web_pages import FORM, ORIGIN, PAGES, Pages, PagesPack
+from tests.support.processes import children, command_line
+from tests.support.web_pages import FORM, ORIGIN, PAGES, Pages, PagesPack
 
 pytestmark = [
     pytest.mark.chromium,

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.chromium
 OWNER = """
 import asyncio, json, sys
 from agentrl_envs.web import WebEnv
-from tests.web_pages import PagesPack
+from tests.support.web_pages import PagesPack
 
 async def main():
     env = WebEnv(pack=PagesPack(), browser={"warm": 1})

@@ -11,8 +11,8 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.observation import Page, read
 from agentrl_envs.web.observation.marks import mark
-from tests.watchdog import watched
-from tests.web_pages import PagesPack
+from tests.support.watchdog import watched
+from tests.support.web_pages import PagesPack
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
 

@@ -26,8 +26,8 @@ from agentrl_envs.web.browser.processes import below, private_bytes
 from agentrl_envs.web.browser.shelf import Place, Shelf
 from agentrl_envs.web.browser.visit import Visit
 from agentrl_envs.web.world import WebRequest, WebResponse
-from tests.processes import children
-from tests.web_pages import ORIGIN, PagesPack
+from tests.support.processes import children
+from tests.support.web_pages import ORIGIN, PagesPack
 
 SCREEN = Screen(400, 300)
 

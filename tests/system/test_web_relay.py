@@ -26,10 +26,10 @@ from agentrl_envs.web.browser.relay import (
     MAX_REPLY_BYTES,
     MessageGate,
 )
-from tests.processes import children, command_line
-from tests.test_web_site import get, listening, world
-from tests.watchdog import watched_loop
-from tests.web_pages import PagesPack
+from tests.support.processes import children, command_line
+from tests.support.watchdog import watched_loop
+from tests.support.web_pages import PagesPack
+from tests.system.test_web_site import get, listening, world
 
 
 class Clock:

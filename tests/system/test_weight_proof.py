@@ -34,8 +34,8 @@ from agentrl.learn.proving import probe_tokens, provable
 from agentrl.learn.trainer import Trainer
 from agentrl.policy import GenerateRequest, ScoreRequest, Scores
 from agentrl.sync.proof import Proof, Provable, complaint, next_move
-from tests.engine_models import VOCABULARY, tiny
-from tests.learning import model_of, trees_of
+from tests.support.engine_models import VOCABULARY, tiny
+from tests.support.learning import model_of, trees_of
 
 DEADLINE_S = 200.0
 PROOF = Proof(

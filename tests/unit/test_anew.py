@@ -28,9 +28,9 @@ from agentrl.store.codec import pack, unpack
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 from benchmarks.letters import END, LetterChat
-from tests.learning import model_of
-from tests.test_patch import saying, text_of
-from tests.test_rollout import TASK, Echo
+from tests.support.learning import model_of
+from tests.support.said_turns import saying, text_of
+from tests.unit.test_rollout import TASK, Echo
 
 
 class Forgets(Echo):
@@ -291,7 +291,10 @@ def test_what_goes_on_elsewhere_survives_the_store_and_is_in_the_fingerprint() -
 
 def _ones(layout: str) -> LearnSection:
     return LearnSection.model_validate(
-        {"layout": layout, "advantage": {"name": "custom", "function": "tests.test_patch:ones"}}
+        {
+            "layout": layout,
+            "advantage": {"name": "custom", "function": "tests.unit.test_patch:ones"},
+        }
     )
 
 

@@ -43,7 +43,8 @@ from agentrl.simulate.clock import run_virtual
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Tree
 from benchmarks.letters import LetterChat
-from tests.test_branching_grow import (
+from tests.support.examples import examples
+from tests.unit.test_branching_grow import (
     SIGNAL,
     Counting,
     aepo,
@@ -410,7 +411,7 @@ TOPOLOGIES: dict[str, Callable[[int], AnyTopology]] = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example("partial", "fan_out", "replay", 4, 8, 1, 0, 0.4, 1, 791)
 @example("partial", "always", "replay", 6, 12, 1, 0, 0.4, 0, 314)
 @given(

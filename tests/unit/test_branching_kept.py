@@ -35,9 +35,10 @@ from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
 from agentrl.trajectory import Tree
-from tests.dying import Dying
-from tests.test_branching_gated import TOPOLOGIES, Slow, check_tree, run, sync
-from tests.test_branching_grow import Counting, LetterChat, aepo, spoken, surprise
+from tests.support.dying import Dying
+from tests.support.examples import examples
+from tests.unit.test_branching_gated import TOPOLOGIES, Slow, check_tree, run, sync
+from tests.unit.test_branching_grow import Counting, LetterChat, aepo, spoken, surprise
 
 
 @dataclass
@@ -111,7 +112,9 @@ class Process(Dying):
 
 
 @settings(
-    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(30),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(
     mode=st.sampled_from(("sync", "partial", "async")),

@@ -12,8 +12,8 @@ from agentrl.rollout.branching.aepo import Static
 from agentrl.rollout.branching.budget import Budget
 from agentrl.rollout.branching.topology import AnyTopology
 from agentrl.rollout.branching.tree import FanOut
-from tests.test_branching_gated import Rig, Slow, run, sync
-from tests.test_branching_grow import Counting, always
+from tests.unit.test_branching_gated import Rig, Slow, run, sync
+from tests.unit.test_branching_grow import Counting, always
 
 
 @pytest.mark.parametrize("topology", [always(8), FanOut(budget=Budget(leaves=8), turns=(1, 2))])

@@ -428,7 +428,6 @@ def test_a_fan_out_is_a_full_tree() -> None:
     assert len(state.lines) == 8
 
 
-@pytest.mark.slow
 def test_tree_grpo_expands_every_place_equally_often() -> None:
     """A chain of three boundaries: the prompt and each of them, a quarter each."""
     found: Counter[int] = Counter()

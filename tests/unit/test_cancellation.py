@@ -21,8 +21,8 @@ from agentrl.rollout.branching.growing import Growing
 from agentrl.rollout.branching.tree import TreeGrpo
 from agentrl.rollout.gate.routing import Router
 from agentrl.rollout.gate.runner import Gate
-from tests.test_branching_gated import Rig, sync
-from tests.test_branching_grow import TASK, Counting, always, spoken
+from tests.unit.test_branching_gated import Rig, sync
+from tests.unit.test_branching_grow import TASK, Counting, always, spoken
 
 
 async def cancel_at_every_step(attempt: Callable[[], Awaitable[Any]]) -> int:

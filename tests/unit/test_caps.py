@@ -5,7 +5,6 @@ given more turns than it had; the caps of the first step in every step; tokens o
 not read back, or not adopted; the least turns not configured; no figures.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError
-from agentrl.metrics import read_metrics
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.caps import Caps, CapSchedule, Wave, cap_figures, capped, crest
 from agentrl.rollout.curation.rules import Curation
@@ -30,15 +28,12 @@ from agentrl.scheduler import Order
 from agentrl.seeds import derive
 from agentrl.simulate.clock import run_virtual
 from agentrl.task import Task
-from agentrl.training import train
 from agentrl.trajectory import Tree
 from agentrl.wiring import cap_schedule
-from tests.test_curation_gate import Endless
-from tests.test_curation_kept import Process
-from tests.test_curation_step import LetterChat
-from tests.test_training import CONFIG, Doubles
-
-__all__ = ["Doubles"]
+from tests.support.tiny_run import config_file
+from tests.unit.test_curation_gate import Endless
+from tests.unit.test_curation_kept import Process
+from tests.unit.test_curation_step import LetterChat
 
 WAVES: tuple[Wave, ...] = ("cosine", "stair", "stair_cosine")
 SIRI: dict[str, Any] = {
@@ -202,37 +197,6 @@ def test_caps_hold_after_a_kill(tmp_path: Path) -> None:
     (curated,) = run_virtual(process.steps(1))
     for tree in curated.trees:
         assert spoken(tree) == {(3, 3)}
-
-
-# --- in a run from a config -----------------------------------------------------------------------
-
-
-def config_file(folder: Path) -> Path:
-    path = folder / "tiny.yaml"
-    path.write_text(CONFIG.format(folder=folder / "runs", module=__name__))
-    return path
-
-
-def test_a_run_has_the_caps_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-    keys = {
-        "rollout.schedule.wave": "stair",
-        "rollout.schedule.period_steps": 2,
-        "rollout.schedule.min_turn_tokens": 2,
-        "rollout.schedule.min_turns": 1,
-    }
-    train(config_file(tmp_path), keys)
-    lines = read_metrics(tmp_path / "runs" / "tiny")
-    assert [(line["caps/turn_tokens"], line["caps/turns"]) for line in lines] == [
-        (2, 1),
-        (24, 3),
-        (2, 1),
-        (24, 3),
-    ]
-    for line in lines[::2]:
-        assert line["lengths/turns_mean"] == 1
-        assert line["lengths/sampled_max"] <= 2
-    assert max(line["lengths/sampled_max"] for line in lines[1::2]) > 2
 
 
 def test_what_is_not_scheduled_stays(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.task import Task
 from agentrl.tool_env import ToolEnv
 from agentrl.trajectory import Failed, Tree
-from tests.doubles import doubles
-from tests.pages import blocks
-from tests.watchdog import watched
+from tests.support.doubles import doubles
+from tests.support.pages import blocks
+from tests.support.watchdog import watched
 
 F = ToolCall("call_0", "f", {"a": 1})
 HERMES_F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'

@@ -34,7 +34,7 @@ from agentrl.scope import shared
 from agentrl.task import Split, Task
 from agentrl.testing import check_env
 from agentrl.tool_env import ToolEnv
-from tests.doubles import double, doubles, gold
+from tests.support.doubles import double, doubles, gold
 
 TASK = Task(prompt="q", answer="a", id="t")
 SOON_S = 60.0
@@ -261,7 +261,7 @@ async def test_errors_keep_their_kind(kind: str) -> None:
     async with Fleets() as fleets:
         env = fleets.env()
         await begun(env)
-        place = r"; at tests/test_cluster\.py:\d+, in step"
+        place = r"; at tests/unit/test_cluster\.py:\d+, in step"
         with pytest.raises(RAISED[kind], match=rf"^{kind}({place})?$"):
             await env.step(say(kind))
         with pytest.raises(EnvError, match="LookupError: lost"):

@@ -15,7 +15,7 @@ from agentrl.evaluation.policy import evaluate
 from agentrl.first_policy import Policy, load_policy
 from agentrl.learn.trainer import Trainer
 from agentrl.sync.proof import Provable
-from tests.engine_models import recipe_in, tiny
+from tests.support.engine_models import recipe_in, tiny
 
 ENDPOINT = {"urls": ["http://one.test/v1"], "model": "m"}
 ASKED: dict[str, Any] = {"engine.kind": "endpoint", "engine.endpoint": ENDPOINT, "learn.lora": {}}

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Node, Tree
-from tests.learning import model_of, trees_of
+from tests.support.learning import model_of, trees_of
 
 
 def credit(owner: int, sample: int, *values: float) -> TokenCredit:

@@ -43,7 +43,7 @@ from agentrl.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Tree, reward_of
 from benchmarks.letters import END, LetterChat
-from tests.test_curation_step import Graded, reply
+from tests.unit.test_curation_step import Graded, reply
 
 Mode = Literal["sync", "partial", "async"]
 MODES: tuple[Mode, ...] = ("sync", "partial", "async")

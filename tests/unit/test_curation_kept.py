@@ -37,9 +37,10 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.trajectory import Tree
-from tests.dying import Dying
-from tests.test_curation_gate import Endless, kind, rewards
-from tests.test_curation_step import END, Graded, LetterChat, reply
+from tests.support.dying import Dying
+from tests.support.examples import examples
+from tests.unit.test_curation_gate import Endless, kind, rewards
+from tests.unit.test_curation_step import END, Graded, LetterChat, reply
 
 SIZE = 4
 
@@ -232,7 +233,9 @@ def whole_ending(name: str) -> tuple[Any, ...]:
 
 
 @settings(
-    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(15),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(
     mode=st.sampled_from(["sync", "partial", "async"]),

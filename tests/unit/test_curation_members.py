@@ -25,8 +25,9 @@ from agentrl.rollout.curation.rules import Curation, Surroundings, conflicts, cu
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.scheduler import Attempt, GroupState
 from agentrl.trajectory import Finished, Tree, reward_of
-from tests.test_curation_gate import MODES, Mode, Rig
-from tests.test_curation_step import Score, by_number, curator, filled, run, tokens_of
+from tests.support.curating import Score, curator, filled, tokens_of
+from tests.unit.test_curation_gate import MODES, Mode, Rig
+from tests.unit.test_curation_step import by_number, run
 
 AROUND = Surroundings(group_size=12, tasks_per_step=8, tasks=100)
 

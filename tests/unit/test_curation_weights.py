@@ -23,7 +23,7 @@ from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.learning import gradients
+from tests.support.learning import gradients
 
 CPU = torch.device("cpu")
 SECTION = MakePolicySection(

@@ -12,7 +12,7 @@ from agentrl.config.run import RunConfig
 from agentrl.engine.opening import engine_of
 from agentrl.engine.placement import VARIABLE, DevicePlacement, place_devices, visible_devices
 from agentrl.errors import ConfigError
-from tests.engine_models import tiny
+from tests.support.engine_models import tiny
 
 ONE, FOUR = ("0",), ("0", "1", "2", "3")
 

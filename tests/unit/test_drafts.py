@@ -1,6 +1,6 @@
 """Drafts: which tokens stand, what is drawn at the cut, where a call begins, what is kept.
 
-Mutants seen caught: listed in tests/test_drafts_play.py.
+Mutants seen caught: listed in tests/unit/test_drafts_play.py.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Drafts through episodes, by their numbers: the distribution that comes out, and whose
 log-probs a real model's tokens carry.
 
-Mutants seen caught: listed in tests/test_drafts_play.py.
+Mutants seen caught: listed in tests/unit/test_drafts_play.py.
 """
 
 import math
@@ -24,8 +24,8 @@ from agentrl.rollout.gate.policy import GatePolicy
 from agentrl.task import Task
 from agentrl.trajectory import Trajectory
 from benchmarks.letters import END, said
-from tests.drafts import SIZE, TASK, Stage, World, sampled
-from tests.engine_models import VOCABULARY, logits_of, tiny
+from tests.support.drafts import SIZE, TASK, Stage, World, sampled
+from tests.support.engine_models import VOCABULARY, logits_of, tiny
 
 # --- exact draws ----------------------------------------------------------------------------------
 

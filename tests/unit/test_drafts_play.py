@@ -31,7 +31,7 @@ from agentrl.rollout.pool import Rollouts
 from agentrl.rollout.recorder import KeptGroup, KeptMember
 from agentrl.trajectory import Finished, Truncated
 from benchmarks.letters import END, said
-from tests.drafts import NEVER, SURE, CallChat, Stage, World, at, sampled
+from tests.support.drafts import NEVER, SURE, CallChat, Stage, World, at, sampled
 
 SCORES = 4
 """More than a draft of two turns takes."""

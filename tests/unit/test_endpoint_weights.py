@@ -1,6 +1,6 @@
 """Adapters at a server that somebody else started: each version proven, each token of its own.
 
-The server is in this event loop; tests/with_vllm/test_endpoint.py asks vLLM's.
+The server is in this event loop; tests/system/with_vllm/test_endpoint.py asks vLLM's.
 
 Mutants seen caught: requests in flight stay with old weights; tokens carry the version of the
 start; nothing is proven, or the old version is; old adapters, or their folders, stay; a server
@@ -25,8 +25,8 @@ from agentrl.engine.endpoint.adapters import write_adapter
 from agentrl.errors import ConfigError, EngineLost, WeightsUnproven
 from agentrl.policy import ScoreRequest as Asked
 from agentrl.sync.adapters import Adapted, Adapter, Base
-from tests.adapters import adapted, base_of
-from tests.completions_server import (
+from tests.support.adapters import adapted, base_of
+from tests.support.completions_server import (
     PROMPT,
     Server,
     asking,
@@ -36,7 +36,7 @@ from tests.completions_server import (
     served,
     weights,
 )
-from tests.engine_models import tiny
+from tests.support.engine_models import tiny
 
 
 async def test_requests_in_flight_go_on_under_new_weights(tmp_path: Path) -> None:

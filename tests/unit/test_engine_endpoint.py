@@ -1,6 +1,6 @@
 """A server that somebody else started as the engine: what it is asked, what is believed, and when.
 
-The server is in this event loop; tests/with_vllm/test_endpoint.py asks vLLM's.
+The server is in this event loop; tests/system/with_vllm/test_endpoint.py asks vLLM's.
 
 Mutants seen caught: one seed for every place; a penalty left to the server; prompts not compared;
 log-probs not counted; tokens of no vocabulary; greedy log-probs as told; all alternatives; tokens
@@ -27,7 +27,7 @@ from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import PolicyEngine, Sampling, ScoringEngine
 from agentrl.policy import ScoreRequest as Asked
 from agentrl.testing.engine import check_engine
-from tests.completions_server import (
+from tests.support.completions_server import (
     CONTEXT_TOKENS,
     PROMPT,
     VOCABULARY,

@@ -22,7 +22,7 @@ from agentrl.engine.llama import LlamaDecoder
 from agentrl.engine.local import TURNS, LocalEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import Completion, GenerateRequest, Sampling
-from tests.engine_models import (
+from tests.support.engine_models import (
     FAST,
     MODELS,
     VOCABULARY,

@@ -15,8 +15,16 @@ import torch
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import EngineError
 from agentrl.policy import GenerateRequest, Sampling, ScoreRequest, Scores
-from tests.engine_models import MODELS, VOCABULARY, logits_of, prompt_of, requests, shared, tiny
-from tests.test_engine_local import turns, warped
+from tests.support.engine_models import (
+    MODELS,
+    VOCABULARY,
+    logits_of,
+    prompt_of,
+    requests,
+    shared,
+    tiny,
+)
+from tests.unit.test_engine_local import turns, warped
 
 
 def ask(prompt: int, count: int, seed: int = 0, **changes: Any) -> ScoreRequest:

@@ -12,7 +12,7 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import CheckError, EngineError
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from agentrl.testing.engine import check_engine
-from tests.engine_models import VOCABULARY, shared
+from tests.support.engine_models import VOCABULARY, shared
 
 
 def reply(request: GenerateRequest) -> Sequence[int]:

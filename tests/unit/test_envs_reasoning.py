@@ -8,11 +8,8 @@ four), explicit parameters applied before the level (test_parameters_win_over_th
 """
 
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,11 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.env import say
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gold import play_gold
 from agentrl.task import SPLITS, Split, Task
-from agentrl_envs.families import FAMILIES, HASH_ORDERED, UNUSABLE
+from agentrl_envs.families import FAMILIES, UNUSABLE
 from agentrl_envs.reasoning import ReasoningEnv
 from agentrl_envs.reasoning.answer import final_answer
 from agentrl_envs.reasoning.family import Family, top_level
@@ -35,6 +31,7 @@ from agentrl_envs.reasoning.guard import ARITHMETIC, EVALUATED, SYMBOLIC, admiss
 from agentrl_envs.reasoning.mixture import mixture
 from agentrl_envs.reasoning.record import from_json, to_json
 from agentrl_envs.reasoning.tasks import SEED_RANGES, entry_of, tasks_of
+from tests.support.reasoning_tasks import first, score
 
 NO_REFERENCE = {"boxnet", "graph_color", "rubiks_cube", "rush_hour"}
 TINY = {
@@ -43,20 +40,6 @@ TINY = {
     "count_bits": {"min_n": 1, "max_n": 60},
 }
 """Families at parameters under which seeds often repeat a problem."""
-
-
-def first(env: ReasoningEnv, count: int, *, split: Split = "train", seed: int = 0) -> list[Task]:
-    return list(islice(env.tasks(split, seed=seed), count))
-
-
-async def score(env: ReasoningEnv, task: Task, text: str) -> float:
-    await env.reset(seed=0, options={"task": task})
-    try:
-        _, reward, terminated, truncated, _ = await env.step(say(text))
-    finally:
-        await env.close()
-    assert (terminated, truncated) == (True, False)
-    return reward
 
 
 def test_the_list_of_families_is_the_registry() -> None:
@@ -180,30 +163,6 @@ def test_question_wording_of_chain_sum() -> None:
     assert re.fullmatch(wording, str(task.prompt))
 
 
-def _prompts_in_a_fresh_process(hash_seed: str) -> str:
-    script = (
-        "from itertools import islice\n"
-        "from agentrl_envs.reasoning.mixture import mixture\n"
-        "from agentrl_envs.reasoning.tasks import tasks_of\n"
-        "from agentrl_envs.families import FAMILIES, HASH_ORDERED\n"
-        "slow = {'arc_agi', 'futoshiki', 'intermediate_integration', 'puzzle24', 'sokoban', "
-        "'zebra_puzzles', 'figlet_font', 'group_anagrams'}\n"
-        "names = [n for n in FAMILIES if n not in HASH_ORDERED | slow]\n"
-        "print([t.fingerprint for t in tasks_of(mixture(names), 'train', 5, size=len(names))])\n"
-    )
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_processes_agree_on_the_tasks() -> None:
-    assert HASH_ORDERED.issubset(FAMILIES)
-    assert _prompts_in_a_fresh_process("1") == _prompts_in_a_fresh_process("2")
-
-
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
@@ -280,16 +239,6 @@ def test_parameters_win_over_the_level() -> None:
 )
 def test_final_answer(text: str, answer: str) -> None:
     assert final_answer(text) == answer
-
-
-async def test_wording_and_partial_credit() -> None:
-    (task,) = first(ReasoningEnv(families="spell_backward"), 1)
-    half = str(task.answer)[:-1]
-    exact = ReasoningEnv(families="spell_backward", partial_credit=False, system="")
-    assert 0 < await score(ReasoningEnv(families="spell_backward"), task, half) < 1
-    assert await score(exact, task, half) == 0.0
-    assert await score(exact, task, f"Answer: {task.answer}") == 1.0
-    assert exact.gold(task, task.messages).text == task.answer
 
 
 async def test_a_task_of_another_family_is_refused() -> None:

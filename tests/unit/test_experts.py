@@ -17,8 +17,8 @@ from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.learn.trainer import Trainer
 from agentrl.policy import GenerateRequest
-from tests.engine_models import tiny
-from tests.learning import VOCABULARY, trees_of
+from tests.support.engine_models import tiny
+from tests.support.learning import VOCABULARY, trees_of
 
 
 def expert_model() -> Qwen3MoeForCausalLM:

@@ -1,7 +1,6 @@
 """A first hour: names of other frameworks, slips on the command line, parts that are missing."""
 
 import json
-import socket
 import sys
 from pathlib import Path
 from random import Random
@@ -18,19 +17,16 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import lookup
 from agentrl.errors import ConfigError
-from agentrl.evaluation.endpoint import Endpoint
 from agentrl.evaluation.player import random_arguments
 from agentrl.evaluation.policy import evaluate
 from agentrl.evaluation.reports import StoredReport, compare_reports
 from agentrl.evaluation.sample import Sample
-from agentrl.preflight import check_machine, check_policy
-from agentrl.reachable import unreachable
 from agentrl.scheduler import TooManyFailures
 from agentrl.view.standing import reward_curve
-from tests.doubles import double, doubles, gold
-from tests.test_training import config_file
+from tests.support.doubles import double, doubles, gold
+from tests.support.tiny_run import config_file
 
-CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
+CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
 
 @pytest.mark.parametrize("name", FIELD_NAMES)
@@ -73,35 +69,6 @@ def test_a_key_with_dashes_is_told_how_keys_are_set(
 # --- what is not there ----------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_missing_is_told_with_its_neighbours(tmp_path: Path) -> None:
-    for name in ("qwen-small", "qwen-large", "other"):
-        (tmp_path / "models" / name).mkdir(parents=True)
-    said = check_policy(str(tmp_path / "models" / "qwen-smal"))
-    assert said.startswith("there is no such folder; beside it are qwen-small")
-    assert not check_policy(str(tmp_path / "models" / "other"))
-    config = load_config(CONFIG, {"policy.make": None, "policy.path": "./models/nope"})
-    with pytest.raises(ConfigError, match=r"policy\.path is \./models/nope, and there is no such"):
-        check_machine(config)
-
-
-def test_a_hub_that_cannot_be_reached_is_told_at_once(tmp_path: Path) -> None:
-    away = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
-    said = check_policy("some/model", away)
-    assert said.startswith("there is no such folder, and the Hugging Face hub cannot be reached")
-    (tmp_path / "hub" / "models--some--model").mkdir(parents=True)
-    assert not check_policy("some/model", away)
-
-
-def test_an_endpoint_where_nobody_listens_is_told_at_once() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-        with pytest.raises(ConfigError, match=r"cannot be reached .*start the server there"):
-            evaluate(load_config(CONFIG), endpoint=Endpoint(url=url, model="m"))
-        free.listen()
-        assert not unreachable(url, {})
-
-
 # --- players --------------------------------------------------------------------------------------
 
 
@@ -121,7 +88,7 @@ def constant_player(messages: Any, tools: Any) -> str:
 
 @pytest.mark.parametrize(
     ("player", "reward"),
-    [("gold", 1.0), ("tests.test_first_hour:constant_player", 0.0), ("random", None)],
+    [("gold", 1.0), ("tests.unit.test_first_hour:constant_player", 0.0), ("random", None)],
 )
 def test_a_player_without_a_model_is_evaluated(
     tmp_path: Path, player: str, reward: float | None
@@ -144,7 +111,7 @@ def breaking_player(messages: Any, tools: Any) -> str:
 def test_a_player_that_always_breaks_is_told_with_its_line(tmp_path: Path) -> None:
     config = load_config(config_file(tmp_path))
     with pytest.raises(TooManyFailures, match=r"no such thing.*test_first_hour\.py:\d+"):
-        evaluate(config, player="tests.test_first_hour:breaking_player")
+        evaluate(config, player="tests.unit.test_first_hour:breaking_player")
 
 
 def test_a_player_that_is_none_is_refused(tmp_path: Path) -> None:

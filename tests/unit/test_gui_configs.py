@@ -18,7 +18,7 @@ from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.wiring import gate_policy
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("gui_tree", "gui_dart")
 
 

@@ -1,25 +1,17 @@
-"""The architecture, held by tests: who imports whom, what stays light, what gets installed."""
+"""The architecture, held by tests: who imports whom, and what the configuration of tools names.
+
+What stays light and what gets installed is in tests/system/test_package.py.
+"""
 
 import ast
-import os
-import subprocess
-import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentrl.config.load import load_config
-
-ROOTS = {
-    "agentrl": ".",
-    "agentrl_envs": "envs",
-    "agentrl_tools": "tools",
-    "agentrl_sandbox": "sandbox",
-}
-"""Every package, and the import root it lies in."""
+from tests.support.packages import ROOTS, files, modules
 
 MAY_IMPORT = {
     "agentrl": set[str](),
@@ -28,33 +20,6 @@ MAY_IMPORT = {
     "agentrl_envs": {"agentrl", "agentrl_sandbox", "agentrl_tools"},
 }
 """Besides itself: the framework knows no concrete environment, tool or sandbox."""
-
-HEAVY = {
-    "docker",
-    "gymnasium",
-    "playwright",
-    "ray",
-    "reasoning_gym",
-    "tensorboard",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "vllm",
-}
-"""Seconds of import each, or an optional part: an environment worker starts thousands of times."""
-
-HEAVY_ROOMS = (
-    "agentrl.cluster.engines",
-    "agentrl.cluster.trainer",
-    "agentrl.engine",
-    "agentrl.sync",
-    "agentrl.gym.",
-    "agentrl.gymnasium_",
-    "agentrl.learn",
-    "agentrl.vision.model",
-)
-"""Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
-if at all."""
 
 ACTING = (
     "agentrl.env",
@@ -79,19 +44,6 @@ LEARNING = (
     "agentrl.sync",
     "agentrl.vision",
 )
-
-
-def files(root: Path, package: str) -> list[Path]:
-    return sorted((root / ROOTS[package] / package).rglob("*.py"))
-
-
-def module_name(root: Path, package: str, file: Path) -> str:
-    parts = file.relative_to(root / ROOTS[package]).with_suffix("").parts
-    return ".".join(parts).removesuffix(".__init__")
-
-
-def modules(root: Path) -> dict[str, Path]:
-    return {module_name(root, package, f): f for package in ROOTS for f in files(root, package)}
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -124,35 +76,6 @@ def test_the_acting_half_knows_nothing_of_the_learning_half(root: Path) -> None:
     for name, file in acting.items():
         extra = sorted(found for found in imports(file) if is_in(found, LEARNING))
         assert not extra, f"{name} must not import {extra}, not even inside a function"
-
-
-def test_imports_are_light(root: Path) -> None:
-    """One process imports one module after the other and stops at the first that is not light."""
-    light = [
-        name
-        for name in modules(root)
-        if not name.startswith(HEAVY_ROOMS) and not name.endswith("__main__")
-    ]
-    assert {"agentrl", "agentrl.cli", "agentrl_envs", "agentrl_tools", "agentrl_sandbox"} <= {
-        *light
-    }
-    code = (
-        "import importlib, sys\n"
-        f"for name in {light!r}:\n"
-        "    importlib.import_module(name)\n"
-        f"    if heavy := {HEAVY!r} & sys.modules.keys():\n"
-        "        sys.exit(f'importing {name} pulled in {sorted(heavy)}')\n"
-    )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
 def test_import_roots_are_no_packages(root: Path) -> None:
@@ -207,7 +130,7 @@ def distribution(requirement: str) -> str:
 
 
 def config_files() -> list[Path]:
-    return sorted((Path(__file__).parents[1] / "configs").glob("**/*.yaml"))
+    return sorted((Path(__file__).parents[2] / "configs").glob("**/*.yaml"))
 
 
 @pytest.mark.parametrize("file", config_files(), ids=lambda file: file.name)
@@ -218,22 +141,3 @@ def test_every_config_loads(file: Path) -> None:
 def test_there_are_configs_and_nothing_else_in_their_folder(root: Path) -> None:
     files = {path for path in root.glob("configs/**/*") if path.is_file()}
     assert files == {*root.glob("configs/**/*.yaml")} != set()
-
-
-def test_the_wheel_holds_the_four_packages_with_their_data(root: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir"]
-    subprocess.run(
-        [*command, str(tmp_path), str(root)], check=True, capture_output=True, timeout=120
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    on_disk = {
-        path.relative_to(root / place).as_posix()
-        for package, place in ROOTS.items()
-        for path in (root / place / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-        if not path.is_relative_to(root / "agentrl" / "view" / "web")
-    }
-    assert held == on_disk
-    assert {Path(name).suffix for name in held} >= {".py", ".typed", ".jinja", ".template"}

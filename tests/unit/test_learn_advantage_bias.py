@@ -29,7 +29,7 @@ from agentrl.config.learning.advantage import (
 from agentrl.config.section import Section
 from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import Sample
-from tests.turns import Turn, group, played
+from tests.support.turns import Turn, group, played
 
 GROUP = 3
 LOGITS = np.array([0.4, -0.7, 0.9])

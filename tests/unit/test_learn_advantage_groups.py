@@ -30,7 +30,7 @@ from agentrl.learn.advantages.rloo import rloo
 from agentrl.learn.advantages.xrpo import score, sharpened
 from agentrl.learn.method import needed
 from agentrl.learn.methods import advantage_of
-from tests.turns import group, played
+from tests.support.turns import group, played
 
 rewards_of_a_group = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 CREDIT: list[Callable[[Sequence[float]], tuple[float, ...]]] = [rloo, mc_grpo, gapo]

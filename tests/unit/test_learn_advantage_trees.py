@@ -48,8 +48,8 @@ from agentrl.learn.method import needed
 from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import Group, groups_of
 from agentrl.learn.tree_shape import TreeShape
-from tests.learning import assert_close, gradients, model_of
-from tests.tree_groups import (
+from tests.support.learning import assert_close, gradients, model_of
+from tests.support.tree_groups import (
     Shape,
     ends,
     group_of,

@@ -44,7 +44,7 @@ from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import Group, Sample
 from agentrl.learn.turns import discounted, token_rewards, turn_rewards
 from agentrl.learn.whitening import whitened
-from tests.turns import Turn, group, on_mask, played
+from tests.support.turns import Turn, group, on_mask, played
 
 THREE: tuple[Turn, ...] = (([1, 1], [2, 2], 0.5), ([3], [4], 0.0), ([5, 5], [6, 7], 2.0))
 

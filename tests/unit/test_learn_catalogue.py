@@ -26,8 +26,8 @@ from agentrl.learn.method import Method, Need, always
 from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import Trainer
-from tests.learning import model_of, trees_of
-from tests.test_cli import agentrl
+from tests.support.commands import agentrl
+from tests.support.learning import model_of, trees_of
 
 METHODS = [(slot, method) for slot in SLOTS for method in slot.methods]
 IDS = [f"{slot.key}-{method_of(method.section)}" for slot, method in METHODS]

@@ -38,7 +38,15 @@ from agentrl.learn.correction import (
     log_ratio,
 )
 from agentrl.learn.methods import correction_of
-from tests.learning import assert_close, block, gradients, mismatch, model_of, rows_of, trees_of
+from tests.support.learning import (
+    assert_close,
+    block,
+    gradients,
+    mismatch,
+    model_of,
+    rows_of,
+    trees_of,
+)
 
 
 def row(*values: float) -> Tensor:

@@ -31,7 +31,7 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.tally import Tally
 from agentrl.learn.trainer import Trainer
 from agentrl.trajectory import Tree
-from tests.learning import all_of, block, mismatch, model_of, rows_of, trees_of
+from tests.support.learning import all_of, block, mismatch, model_of, rows_of, trees_of
 
 
 def row(*values: float) -> Tensor:

@@ -47,7 +47,7 @@ from agentrl.learn.snapshot import Snapshots
 from agentrl.learn.swap import swapped
 from agentrl.learn.trainer import Trainer
 from agentrl.trajectory import Tree
-from tests.learning import (
+from tests.support.learning import (
     all_of,
     assert_close,
     block,

@@ -29,7 +29,15 @@ from agentrl.learn.batch import Row
 from agentrl.learn.correction import Mismatch
 from agentrl.learn.method import bound
 from agentrl.learn.rejections.divergence import statistic
-from tests.learning import assert_close, block, gradients, mismatch, model_of, rows_of, trees_of
+from tests.support.learning import (
+    assert_close,
+    block,
+    gradients,
+    mismatch,
+    model_of,
+    rows_of,
+    trees_of,
+)
 
 EMPTY = torch.zeros(1, 3, dtype=torch.bool)
 

@@ -30,7 +30,7 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.sample import Group, Sample, groups_of
 from agentrl.learn.trainer import Trainer
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
-from tests.learning import CPU, block, model_of, trees_of
+from tests.support.learning import CPU, block, model_of, trees_of
 
 FAST = AdamWSection(learning_rate=1e-2)
 

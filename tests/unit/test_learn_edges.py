@@ -35,7 +35,7 @@ from agentrl.learn.selection import Moment
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.learning import model_of
+from tests.support.learning import model_of
 
 TABLES: Mapping[str, Sequence[Method[Any]]] = {slot.key: slot.methods for slot in SLOTS}
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from agentrl.config.learn import LearnSection
 from agentrl.learn import head
 from agentrl.learn.head import Predicted, plain, predict
-from tests.learning import assert_close, gradients, model_of, rows_of, trees_of
+from tests.support.learning import assert_close, gradients, model_of, rows_of, trees_of
 
 
 @contextmanager

@@ -53,7 +53,7 @@ from agentrl.learn.sample import Sample
 from agentrl.learn.tokens import Layout
 from agentrl.learn.trainer import Trainer
 from agentrl.message import ImageSpan
-from tests.learning import CPU, VOCABULARY, gradients, model_of, scored_by, trees_of
+from tests.support.learning import CPU, VOCABULARY, gradients, model_of, scored_by, trees_of
 
 EVERYTHING = 10**6
 SHAPE: dict[str, Any] = {

@@ -23,8 +23,8 @@ from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load, save
 from agentrl.learn.trainer import Trainer
 from agentrl.policy import GenerateRequest
-from tests.engine_models import tiny
-from tests.learning import model_of, trees_of
+from tests.support.engine_models import tiny
+from tests.support.learning import model_of, trees_of
 
 IDS = torch.arange(2, 12)[None]
 

@@ -22,7 +22,7 @@ from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.loss import PlannedLoss
 from agentrl.learn.losses.ppo_clip import ppo_clip
 from agentrl.learn.methods import loss_of
-from tests.learning import block, policy_tokens
+from tests.support.learning import block, policy_tokens
 
 
 def row(*values: float) -> Tensor:

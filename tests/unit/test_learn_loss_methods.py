@@ -57,7 +57,7 @@ from agentrl.learn.losses.ppo_clip import ppo_clip
 from agentrl.learn.methods import Methods, loss_of
 from agentrl.learn.trainer import Trainer
 from agentrl.learn.update import PolicyGradient
-from tests.learning import (
+from tests.support.learning import (
     all_of,
     assert_close,
     block,

@@ -24,7 +24,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.ema import Ema
 from agentrl.learn.schedule import between, warmup
 from agentrl.learn.trainer import Trainer
-from tests.learning import model_of, trees_of
+from tests.support.learning import model_of, trees_of
 
 
 def test_schedules_golden() -> None:

@@ -22,7 +22,7 @@ from agentrl.learn.newpolicy import prepare
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.precision import Master
 from agentrl.learn.trainer import Trainer
-from tests.learning import assert_close, gradients, model_of, rows_of, trees_of
+from tests.support.learning import assert_close, gradients, model_of, rows_of, trees_of
 
 HALF = LearnSection(precision="bfloat16", optimizer=AdamWSection(learning_rate=0.01))
 

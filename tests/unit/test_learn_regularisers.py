@@ -40,7 +40,7 @@ from agentrl.learn.methods import Methods
 from agentrl.learn.regularisers import kl_estimate, kl_loss
 from agentrl.learn.sample import Group
 from agentrl.learn.trainer import Trainer
-from tests.learning import (
+from tests.support.learning import (
     CPU,
     assert_close,
     block,

@@ -24,7 +24,7 @@ from agentrl.rollout.curation.outcomes import result_of
 from agentrl.rollout.curation.success_pool import Success, SuccessPool
 from agentrl.rollout.gate.batch import Batch
 from agentrl.trajectory import Finished, Tree
-from tests.learning import assert_close, gradients, model_of, rows_of, scored_by, trees_of
+from tests.support.learning import assert_close, gradients, model_of, rows_of, scored_by, trees_of
 
 NOW, THEN = 5, 2
 """Versions of the trainer, and of the policy that had the success."""

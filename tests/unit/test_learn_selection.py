@@ -28,7 +28,7 @@ from agentrl.learn.selections.overlong import overlong
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree, Truncated
-from tests.learning import model_of, trees_of
+from tests.support.learning import model_of, trees_of
 
 START = Moment(step=0, steps=10, seed=0)
 HALF = Moment(step=5, steps=10, seed=0)
@@ -295,7 +295,7 @@ def note(rows: Sequence[Row], moment: Moment) -> Sequence[Row]:
 
 def test_a_selection_of_ones_own_hears_when_it_is() -> None:
     SEEN.clear()
-    own = CustomMethod(function="tests.test_learn_selection:note")
+    own = CustomMethod(function="tests.unit.test_learn_selection:note")
     trainer = Trainer(model_of(), LearnSection(selection=(own, own)), seed=3, steps=7)
     for version in range(2):
         trainer.step(trees_of(1, version=version))

@@ -31,7 +31,7 @@ from agentrl.learn.shapings.overlong import overlong
 from agentrl.learn.trainer import Trainer
 from agentrl.learn.turns import turn_rewards
 from agentrl.trajectory import Finished, Tree
-from tests.learning import model_of, trees_of
+from tests.support.learning import model_of, trees_of
 
 
 def sample_of(
@@ -210,7 +210,7 @@ def test_credit_is_made_of_the_shaped_reward_and_reports_of_the_raw_one() -> Non
 def test_a_critic_learns_the_shaped_reward() -> None:
     section = LearnSection(advantage=GaeAdvantage(), critic=CriticSection())
     shaping = section.model_copy(
-        update={"reward_shaping": (CustomMethod(function="tests.test_learn_shaping:nothing"),)}
+        update={"reward_shaping": (CustomMethod(function="tests.unit.test_learn_shaping:nothing"),)}
     )
     raw, free = (
         Trainer(model_of(), config, seed=0).step(trees_of(1)) for config in (section, shaping)

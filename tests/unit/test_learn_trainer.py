@@ -33,7 +33,7 @@ from agentrl.learn.optimizer import warmup
 from agentrl.learn.trainer import Trainer
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
-from tests.learning import (
+from tests.support.learning import (
     CPU,
     VOCABULARY,
     assert_close,

@@ -13,7 +13,7 @@ from agentrl.learn.advantages.branch_grpo import probability_values
 from agentrl.learn.sample import groups_of
 from agentrl.learn.tree_shape import TreeShape
 from agentrl.trajectory import Leaf, Truncated
-from tests.tree_groups import Shape, group_of, shapes, tree_of
+from tests.support.tree_groups import Shape, group_of, shapes, tree_of
 
 
 def test_segments_lie_between_branch_points() -> None:

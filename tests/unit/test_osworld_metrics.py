@@ -27,7 +27,7 @@ from agentrl_envs.gui.osworld.tables import (
     place,
     workbook,
 )
-from tests.xlsx_files import OFFICE, PACKAGE, SPREADSHEET, xlsx
+from tests.support.xlsx_files import SHEET, archive, xlsx
 
 BOOK = xlsx(One={"A1": "a", "B1": 1.00004, "C3": "x (y)"}, Two={"A1": 5.0})
 SAME = xlsx(One={"A1": "a", "B1": 1.0, "C3": "xy"}, Two={"A1": 6.0})
@@ -208,22 +208,6 @@ def test_a_workbook_is_read_within_bounds() -> None:
     assert place("AB12") == (12, 28)
 
 
-def archive(part: bytes, *, sheets: int = 1, entries: int = 0) -> bytes:
-    """Return a workbook whose every sheet is one and the same part."""
-    made = io.BytesIO()
-    book = "".join(f'<sheet name="s" sheetId="{n}" r:id="r"/>' for n in range(sheets))
-    spaces = f'xmlns="{SPREADSHEET}" xmlns:r="{OFFICE}"'
-    relation = f'<Relationship xmlns="{PACKAGE}/relationships" Id="r" Target="s.xml"/>'
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("xl/workbook.xml", f"<workbook {spaces}><sheets>{book}</sheets></workbook>")
-        packed.writestr("xl/_rels/workbook.xml.rels", f"<x>{relation}</x>")
-        packed.writestr("xl/s.xml", part)
-        for number in range(entries):
-            packed.writestr(f"x{number}", b"")
-    return made.getvalue()
-
-
-SHEET = f'<worksheet xmlns="{SPREADSHEET}"><sheetData/></worksheet>'.encode()
 HUGE = (
     (archive(SHEET, sheets=MAX_SHEETS + 1), "sheets are more than"),
     (archive(SHEET, entries=MAX_PARTS), "more than a workbook"),

@@ -9,7 +9,7 @@ another one trains; scores off the mask; the last value lost; credit of other pl
 split; a patch closed twice.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,15 +29,15 @@ from agentrl.learn.layouts.padded import Padded
 from agentrl.learn.sample import Group, Sample, sample_of
 from agentrl.learn.trainer import Trainer
 from agentrl.message import Message
-from agentrl.policy import GenerateRequest
 from agentrl.rollout.drafts.draft import Draft
 from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.store.codec import pack, unpack
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 from benchmarks.letters import END, LetterChat, ids
-from tests.learning import model_of
-from tests.test_rollout import TASK, ClosingChat, Echo
+from tests.support.learning import model_of
+from tests.support.said_turns import saying, text_of
+from tests.unit.test_rollout import TASK, ClosingChat, Echo
 
 
 class WritingLetters(LetterChat):
@@ -61,18 +61,6 @@ class Corrects(Echo):
         return Observation((Message("tool", "ok"),)), 0.1, False, False, {"patch": patch}
 
 
-def saying(*turns: str, seen: list[str] | None = None) -> Callable[[GenerateRequest], list[int]]:
-    """Say these turns one after the other, noting the contexts they are said in."""
-    left = list(turns)
-
-    def reply(request: GenerateRequest) -> list[int]:
-        if seen is not None:
-            seen.append("".join(map(chr, request.prompt)).replace(chr(END), "."))
-        return [*ids(left.pop(0)), END]
-
-    return reply
-
-
 async def play(
     *turns: str, hint: str = "", chat: LetterChat | None = None, seen: list[str] | None = None
 ) -> tuple[Tree, Leaf]:
@@ -89,10 +77,6 @@ async def play(
     leaf = await episode.run()
     tree.end(leaf)
     return tree, leaf
-
-
-def text_of(tokens: Iterable[int]) -> str:
-    return "".join("." if token == END else chr(token) for token in tokens)
 
 
 async def test_later_turns_see_the_patch_and_not_what_was_said() -> None:

@@ -170,7 +170,7 @@ def assert_lost(outcome: object, kind: str = "env", error: str = "the machine is
     """Assert that a loss is told, with the line it comes from."""
     assert isinstance(outcome, Failed)
     assert outcome.kind == kind
-    assert outcome.error.startswith(f"{error}; at tests/test_rebuilding.py:")
+    assert outcome.error.startswith(f"{error}; at tests/unit/test_rebuilding.py:")
 
 
 async def test_what_is_lost_and_replayed_is_counted() -> None:

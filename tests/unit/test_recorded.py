@@ -9,7 +9,6 @@ the thought not asked for.
 """
 
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,23 +36,9 @@ from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded.env import described
 from agentrl_envs.recorded.matching import Matching, has_thought
 from agentrl_envs.recorded.reward import Scale, Sop, sop, step_reward
+from tests.support.recordings import PICTURE, WRONG, a_recording, expert_actions
 
 EXPERT = call("click", x=10, y=20.0)
-WRONG = say("nothing to do")
-PICTURE = b"\x89PNG not really"
-
-
-def a_recording(question: str = "open the door", steps: int = 5) -> dict[str, Any]:
-    """Return an expert that presses buttons 0 to `steps` - 2 and then says so."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
-    for step in range(steps - 1):
-        arguments = {"button": step}
-        made = {"id": f"call_{step}", "name": "press", "arguments": arguments}
-        messages.append({"role": "assistant", "tool_calls": [made], "thought": f"now {step}"})
-        shown = ["seen", {"image": b64encode(PICTURE).decode()}]
-        answer = {"role": "tool", "tool_call_id": f"call_{step}", "name": "press"}
-        messages.append({**answer, "content": shown})
-    return {"messages": [*messages, {"role": "assistant", "content": "It is open."}]}
 
 
 @pytest.fixture
@@ -73,12 +58,6 @@ async def played(env: RecordedEnv, actions: Sequence[Action], *, split: str = "t
         if steps[-1][2]:
             break
     return steps
-
-
-def expert_actions(wrong: Sequence[int] = ()) -> list[Action]:
-    """Return what the expert does, but for these steps, counted from 1."""
-    right = [*(call("press", button=step) for step in range(4)), say("It is open.")]
-    return [WRONG if step in wrong else action for step, action in enumerate(right, 1)]
 
 
 def test_returns_and_filter_of_the_paper() -> None:

@@ -25,7 +25,7 @@ from agentrl.rollout.gate.policy import GatePolicy, SchedulerState, groups_to_op
 from agentrl.rollout.gate.rolling import RollingEngine
 from agentrl.rollout.gate.routing import Router, Weighing, freshest
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
-from tests.test_gate_runner import Rig, mixed, now, run, turns
+from tests.unit.test_gate_runner import Rig, mixed, now, run, turns
 
 LOADS_S = (5.0, 9.0, 14.0)
 """Of three engines; a step of a run trains for seven seconds."""

@@ -24,7 +24,7 @@ from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Source, Tree, Truncated
 from benchmarks.letters import END, LetterChat, Letters, ids
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
 TASK = Task(prompt="ab", answer="x")
 
@@ -248,7 +248,7 @@ async def test_a_close_that_breaks_too_does_not_hide_why(error: RolloutError) ->
     _, leaf = await play(Twice(), "hi")
     assert isinstance(leaf.outcome, Failed)
     assert leaf.outcome.kind == error.kind
-    assert leaf.outcome.error.startswith(f"{error}; at tests/test_rollout.py:")
+    assert leaf.outcome.error.startswith(f"{error}; at tests/unit/test_rollout.py:")
 
 
 async def test_a_config_error_stops_the_run_also_where_the_close_breaks() -> None:

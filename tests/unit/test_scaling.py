@@ -53,11 +53,8 @@ from agentrl.progress import Quiet
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
-from agentrl.tool_env import ToolEnv
-from agentrl.training import train
 from agentrl.trajectory import Failed, Finished, Trajectory
 from benchmarks.letters import END, LetterChat, ids, said
-from tests.doubles import double, doubles, gold
 
 
 def test_what_most_say_is_taken() -> None:
@@ -562,40 +559,3 @@ def test_what_scaling_cannot_be_combined_with_is_refused(
     (tmp_path / "a.yaml").write_text(f"{CONFIG}evaluate: {{scaling: {{name: sage}}, {keys}}}\n")
     with pytest.raises(ConfigError, match=f"cannot be combined with {names};"):
         evaluate(tmp_path / "a.yaml")
-
-
-TINY = """
-run: {{name: tiny, folder: {folder}, steps: 1}}
-env: {{id: "{module}:doubled"}}
-policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
-warmstart: {{steps: 2, batch_size: 4, demonstrations: 60}}
-engine: {{slots: 8, context_tokens: 2048}}
-sampling: {{max_turn_tokens: 8}}
-rollout: {{tasks_per_step: 2, group_size: 2, concurrency: 6, max_turns: 2}}
-evaluate: {{tasks: 2}}
-metrics: {{tensorboard: false}}
-"""
-
-
-def doubled() -> ToolEnv:
-    """Return sums with a tool, paid by length: a policy of no skill earns something."""
-
-    def how_long(task: Task, messages: Sequence[Message]) -> float:
-        return len(messages[-1].text) % 8 / 7
-
-    return ToolEnv(tasks=doubles, tools=[double], reward=how_long, gold=gold)
-
-
-def test_a_policy_is_evaluated_by_its_config(tmp_path: Path) -> None:
-    """The keys are for `agentrl eval`; a training run does not take them."""
-    config = tmp_path / "tiny.yaml"
-    config.write_text(TINY.format(folder=tmp_path / "runs", module=__name__))
-    scaling = {"name": "rtv", "samples": 2, "votes": 2, "note_tokens": 4}
-    with pytest.raises(ConfigError, match=r"evaluate\.scaling\.name, .* set but never read"):
-        train(config, {"evaluate.scaling": scaling, "run.name": "other"})
-    train(config)
-    report = evaluate(config, {"evaluate.scaling": scaling})
-    assert report.scaled is not None
-    assert report.scaled.costs["attempts per task"] == 2
-    assert report.scaled.costs["of them notes, votes and plans"] > 0
-    assert len(report.samples) == 2

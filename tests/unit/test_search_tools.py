@@ -21,7 +21,7 @@ from agentrl.toolbox import Toolbox, schemas_of
 from agentrl_tools.search import Corpus, Document, Search, read_corpus
 from agentrl_tools.search.index import INDEXES_KEPT, Index, index_of
 from agentrl_tools.search.passage import cut, pages, places, sentences, snippet
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
 CORPUS = Corpus(
     [

@@ -11,8 +11,6 @@ import asyncio
 import os
 import sqlite3
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -392,15 +390,6 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(store: Store) -> None:
     trajectory = play.begin(0)
     with pytest.raises(ConfigError, match=f"is written by process {os.getpid()}; .*StoreReader"):
         Store.open(store.folder, resume=True)
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from agentrl.store.store import Store\n"
-        "Store.open(Path(sys.argv[1]), resume=True)\n"
-    )
-    command = [sys.executable, "-c", code, str(store.folder)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ran = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
-    assert f"ConfigError: {store.folder} is written by process {os.getpid()}" in ran.stderr
     with StoreReader(store.folder) as reader:
         assert reader.groups("open") == [0] == reader.groups()
         for turn in range(3):

@@ -40,7 +40,8 @@ from agentrl.store.settings import StoreSettings
 from agentrl.store.store import Store
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.dying import Dying
+from tests.support.dying import Dying
+from tests.support.examples import examples
 
 R = TypeVar("R")
 QUICK = EngineSpeed(
@@ -492,7 +493,9 @@ SEEN = Observation((Message("user", "q"),))
 
 
 @settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(
     mode=st.sampled_from(["sync", "partial", "async"]),

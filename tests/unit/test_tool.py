@@ -2,8 +2,6 @@
 
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any, Literal, cast
@@ -210,29 +208,6 @@ def test_arguments_that_do_not_fit_are_answered(
 def test_constraints_of_annotated_types_hold() -> None:
     with pytest.raises(ToolError, match="coats: Input should be greater than or equal to 1"):
         signature_of(paint).bind({"colour": "red", "coats": 0}, CONTEXT)
-
-
-IMPORTING = """
-import sys
-from agentrl.tool import ToolContext
-from agentrl.tool_schema import signature_of
-
-def add(a: int, b: int = 1) -> int:
-    "Add."
-    return a + b
-
-signature = signature_of(add)
-signature.schema
-before = {*sys.modules}
-signature.bind({"a": "1"}, ToolContext(task_id="t", sample=0, seed=0))
-print(sorted({*sys.modules} - before))
-"""
-
-
-def test_a_call_imports_nothing() -> None:
-    """The first call is bound on the loop of a run, and importing pydantic took it 0.1 s."""
-    said = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True)
-    assert said.stdout == "[]\n", said.stderr
 
 
 def test_the_model_cannot_send_a_context() -> None:

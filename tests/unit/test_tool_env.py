@@ -1,10 +1,7 @@
 """ToolEnv: tasks, tools and a reward make an environment."""
 
 import asyncio
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -243,18 +240,6 @@ def test_a_product_is_in_one_split_whatever_the_seeds() -> None:
     assert not train & heldout
     assert pairs("train", 1) == pairs("train", 1) != pairs("train", 2)
     assert all(2 <= number <= 99 for pair in train | heldout for number in pair)
-
-
-def test_importing_it_is_light() -> None:
-    code = (
-        "import json, sys, agentrl, agentrl.tool_env, agentrl.gold, agentrl.testing.env;"
-        "heavy = ['torch', 'transformers', 'gymnasium', 'pydantic', 'numpy'];"
-        "print(json.dumps([name for name in heavy if name in sys.modules]))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert json.loads(ran.stdout) == []
 
 
 async def kept(task: Task, messages: Sequence[Message], toolbox: Toolbox) -> Scored:

@@ -29,9 +29,9 @@ from agentrl.vision.decoding import (
     decode_image,
     read_size,
 )
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def file_of(kind: str, size: tuple[int, int] = (8, 6)) -> bytes:

@@ -22,7 +22,7 @@ from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
 from agentrl.vision.model import Features
 from agentrl.vision.processor import Patches
-from tests.vision_models import (
+from tests.support.vision_models import (
     FAMILIES,
     PAD,
     VOCABULARY,

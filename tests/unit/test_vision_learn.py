@@ -33,8 +33,17 @@ from agentrl.message import Image
 from agentrl.policy import GenerateRequest
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Source, Tree
-from tests.learning import model_of
-from tests.vision_models import FAMILIES, PAD, logits_of, picture, processor, prompt, shared, tiny
+from tests.support.learning import model_of
+from tests.support.vision_models import (
+    FAMILIES,
+    PAD,
+    logits_of,
+    picture,
+    processor,
+    prompt,
+    shared,
+    tiny,
+)
 
 CPU = torch.device("cpu")
 

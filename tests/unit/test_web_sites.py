@@ -30,7 +30,7 @@ from agentrl_envs.web.sites.template import Template
 from agentrl_envs.web.sites.wiki.site import WIKI
 from agentrl_envs.web.sites.wiki.state import wiki
 from agentrl_envs.web.world import Verdict, WebRequest
-from tests.paper_browser import PaperBrowser
+from tests.support.paper_browser import PaperBrowser
 
 PACKS: dict[str, Callable[..., SitePack[Any]]] = {"shop": shop_pack, "wiki": wiki_pack}
 TEMPLATES = [(site.name, template) for site in (SHOP, WIKI) for template in site.templates]

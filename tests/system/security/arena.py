@@ -17,7 +17,7 @@ from agentrl.errors import SandboxError
 from agentrl.sandbox import Backend, Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 from agentrl_sandbox.inside.processes import descendants
-from tests.security.attack import PREAMBLE, Attack, brief
+from tests.system.security.attack import PREAMBLE, Attack, brief
 
 LIMITS = Limits(
     wall_s=20,

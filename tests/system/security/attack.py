@@ -9,7 +9,7 @@ from agentrl.sandbox import Backend, ExecResult, ExecStatus
 from agentrl_sandbox import Session
 
 if TYPE_CHECKING:
-    from tests.security.arena import Arena
+    from tests.system.security.arena import Arena
 
 BACKENDS: tuple[Backend, ...] = ("bubblewrap", "docker", "process")
 

@@ -4,8 +4,8 @@ import asyncio
 
 from agentrl.sandbox import RunResult
 from agentrl_sandbox import Session
-from tests.security.arena import LIMITS, SECRET, VARIABLE, Arena
-from tests.security.attack import Attack, Gap
+from tests.system.security.arena import LIMITS, SECRET, VARIABLE, Arena
+from tests.system.security.attack import Attack, Gap
 
 _SH = "/bin/sh"
 

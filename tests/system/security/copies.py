@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from agentrl.errors import ForkUnsupported
 from agentrl.sandbox import Backend
 from agentrl_sandbox import Session
-from tests.security.arena import Arena
-from tests.security.attack import Attack, Gap, Play, brief, unexpected
-from tests.security.neighbours import KILL, LOOT, NOT_KILLED, ONE_USER, VICTIM, loot, pid_of
+from tests.system.security.arena import Arena
+from tests.system.security.attack import Attack, Gap, Play, brief, unexpected
+from tests.system.security.neighbours import KILL, LOOT, NOT_KILLED, ONE_USER, VICTIM, loot, pid_of
 
 CROWD = 18
 """Forks of one session: more than a process has layers of Landlock."""

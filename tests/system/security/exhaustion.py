@@ -5,8 +5,8 @@ import asyncio
 from agentrl.errors import AgentrlError
 from agentrl.sandbox import ExecResult
 from agentrl_sandbox import Session
-from tests.security.arena import LIMITS, Arena
-from tests.security.attack import Attack, Gap, brief, unexpected
+from tests.system.security.arena import LIMITS, Arena
+from tests.system.security.attack import Attack, Gap, brief, unexpected
 
 _SOCKETS = "what sockets hold is no process's memory, and cgroup v1 counts it only where asked to"
 _PER_PROCESS = "the limit is on each process; only a memory cgroup counts a whole session"

@@ -37,11 +37,11 @@ from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX
 from agentrl_sandbox.line import TEXT_BYTES_MORE
 from agentrl_tools.files import TEXT_BYTES_MAX
 from agentrl_tools.search.search import QUERY_CHARS_MAX
-from tests.security.table import row, write_table
+from tests.system.security.table import row, write_table
 
 BEGIN, END = "<!-- inputs: begin -->\n", "<!-- inputs: end -->\n"
-HERE = "security/test_inputs"
-PAGES = "security/test_browser_attacks"
+HERE = "system/security/test_inputs"
+PAGES = "system/security/test_browser_attacks"
 
 
 LOOP, THREAD = "the loop", "a thread"
@@ -89,14 +89,14 @@ def rows() -> Iterator[InputRow]:
         f"{size(call.text_bytes)}, depth {call.depth}, {call.values} values, {CALLS_MAX} calls",
         "a malformed call",
         "agentrl/chat/call_json.py",
-        "test_chat_dialects.py::test_a_turn_has_so_many_calls",
+        "unit/test_chat_dialects.py::test_a_turn_has_so_many_calls",
     )
     yield InputRow(
         "words of a turn that an expression is searched in (policy)",
         "time in proportion to the text",
         "-",
         "every expression of the code",
-        "test_linear_expressions.py::test_every_expression_is_linear",
+        "system/test_linear_expressions.py::test_every_expression_is_linear",
         "each expression, timed alone",
     )
     yield InputRow(
@@ -104,7 +104,7 @@ def rows() -> Iterator[InputRow]:
         f"{MAX_ANSWER_CHARS} characters; a process of {size(MEMORY_BYTES)} with a deadline",
         "a wrong answer; a failure of the verifier",
         f"{envs}/reasoning/verifiers.py",
-        "test_verifier_pool.py::test_a_late_verifier_is_killed_and_others_go_on",
+        "system/test_verifier_pool.py::test_a_late_verifier_is_killed_and_others_go_on",
         "a verifier's process",
     )
     yield InputRow(
@@ -112,14 +112,14 @@ def rows() -> Iterator[InputRow]:
         f"{CHARACTERS_PER_TOKEN} characters for each token of `engine.context_tokens`",
         "`outcome/truncated_observation`",
         "agentrl/rollout/episode.py",
-        "test_rollout.py::test_an_observation_that_cannot_fit_ends_the_trajectory_unread",
+        "unit/test_rollout.py::test_an_observation_that_cannot_fit_ends_the_trajectory_unread",
     )
     yield InputRow(
         "a picture (environment, program, page, endpoint)",
         f"{', '.join(FORMATS)}; {size(MAX_BYTES)}, {MAX_PIXELS} pixels",
         "a failed trajectory; 400 at the gateway",
         "agentrl/vision/decoding.py",
-        "test_vision_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
+        "unit/test_vision_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
     )
     yield InputRow(
         "JSON (anybody)",
@@ -134,7 +134,7 @@ def rows() -> Iterator[InputRow]:
         "no scripts, no handlers, no addresses that run",
         "text; the page is thrown away",
         f"{envs}/web/miniwob/pages.py",
-        "security/test_typed_markup.py::test_the_markup_is_there_and_does_nothing",
+        "system/security/test_typed_markup.py::test_the_markup_is_there_and_does_nothing",
     )
     yield InputRow(
         "tree, texts and names of a page (page)",
@@ -143,7 +143,7 @@ def rows() -> Iterator[InputRow]:
         f"({MINIWOB_NAME_CHARACTERS} for MiniWoB++)",
         "cut, and counted in the text",
         f"{envs}/web/observation/look.py",
-        "test_web_look.py::test_a_cap_leaves_out_and_counts",
+        "system/test_web_look.py::test_a_cap_leaves_out_and_counts",
     )
     yield InputRow(
         "address, tabs and notices of a page (page)",
@@ -181,7 +181,7 @@ def rows() -> Iterator[InputRow]:
         f"{relay.BURST_EVENTS} events and {size(relay.BURST_BYTES)} at once for each page",
         "a failed episode",
         f"{envs}/web/browser/relay.py",
-        "test_web_relay.py::test_an_event_over_the_limit_is_the_crash_of_its_page",
+        "system/test_web_relay.py::test_an_event_over_the_limit_is_the_crash_of_its_page",
         RELAY,
     )
     yield InputRow(
@@ -196,7 +196,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(MAX_BODY_BYTES)}, unpacked; gzip only",
         "502 to the page",
         f"{envs}/web/site.py",
-        "test_web_relay.py::test_a_packed_answer_is_unpacked_up_to_a_limit",
+        "system/test_web_relay.py::test_a_packed_answer_is_unpacked_up_to_a_limit",
     )
     yield InputRow(
         "form sent to our sites (policy)",
@@ -211,7 +211,7 @@ def rows() -> Iterator[InputRow]:
         f"{desktop.max_name_characters} of a name",
         "cut, and counted in the text",
         f"{envs}/gui/observation.py",
-        "test_gui_tree.py::test_what_is_too_much_is_counted",
+        "unit/test_gui_tree.py::test_what_is_too_much_is_counted",
         SESSION,
     )
     yield InputRow(
@@ -219,7 +219,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(FILE_BYTES)} a file, {FILES_MAX} names, {size(OUTPUT_BYTES)} of output",
         "cut, or no file",
         f"{envs}/gui/inside/agent.py",
-        "security/test_desktop_attacks.py::test_files_that_wait_or_never_end_hold_nobody_up",
+        "system/security/test_desktop_attacks.py::test_files_that_wait_or_never_end_hold_nobody_up",
         SESSION,
     )
     yield InputRow(
@@ -236,7 +236,7 @@ def rows() -> Iterator[InputRow]:
         f"{metrics.MAX_CHARACTERS} characters",
         "like nothing: 0",
         f"{envs}/gui/osworld/metrics.py",
-        "test_osworld_metrics.py::test_texts_over_a_limit_are_like_nothing",
+        "unit/test_osworld_metrics.py::test_texts_over_a_limit_are_like_nothing",
         THREAD,
     )
     yield InputRow(
@@ -244,7 +244,7 @@ def rows() -> Iterator[InputRow]:
         "`sandbox.limits.output_bytes`",
         "cut in the middle",
         f"{sandbox}/inside/output.py",
-        "test_sandbox_limits.py::test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory",
+        "system/test_sandbox_limits.py::test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory",
         SESSION,
     )
     yield InputRow(
@@ -253,14 +253,14 @@ def rows() -> Iterator[InputRow]:
         f"{size(FIGURE_BYTES_MAX)}",
         "a violation",
         f"{sandbox}/line.py",
-        "test_sandbox_protocol.py::test_a_forged_message_ends_the_interpreter_and_nothing_else",
+        "system/test_sandbox_protocol.py::test_a_forged_message_ends_the_interpreter_and_nothing_else",
     )
     yield InputRow(
         "names in a directory (session)",
         f"pages of {ENTRIES_PAGE}",
         "the next page",
         f"{sandbox}/inside/files.py",
-        "test_grading.py::test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_collection",
+        "system/test_grading.py::test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_collection",
         SESSION,
     )
     yield InputRow(
@@ -268,42 +268,42 @@ def rows() -> Iterator[InputRow]:
         f"counts and sums of `collect`; {REFUSED_MAX} refusals are named",
         "refused, unread",
         "agentrl/grading/artefacts.py",
-        "test_grading.py::test_counts_and_sums_are_capped",
+        "system/test_grading.py::test_counts_and_sums_are_capped",
     )
     yield InputRow(
         "results that a checker reads (session)",
         size(RESULT_BYTES),
         "no result",
         "agentrl/grading/calls.py",
-        "test_grading.py::test_only_a_whole_verdict_counts",
+        "system/test_grading.py::test_only_a_whole_verdict_counts",
     )
     yield InputRow(
         "file that a tool reads or edits (session)",
         f"{size(TEXT_BYTES_MAX)}; work in proportion to what is shown",
         "an answer with an error",
         f"{tools}/files.py",
-        "test_file_tools.py::test_what_is_cut_is_said_and_how_to_go_on",
+        "system/test_file_tools.py::test_what_is_cut_is_said_and_how_to_go_on",
     )
     yield InputRow(
         "query of a search (policy)",
         f"{QUERY_CHARS_MAX} characters",
         "an answer with an error",
         f"{tools}/search/search.py",
-        "test_search_tools.py::test_the_tools_say_what_they_find",
+        "unit/test_search_tools.py::test_the_tools_say_what_they_find",
     )
     yield InputRow(
         "result of an MCP server (server)",
         "`message_bytes` at once, `result_chars` shown; structured content as JSON",
         "a failure; cut",
         f"{tools}/mcp/connection.py",
-        "test_mcp.py::test_a_message_over_the_limit_ends_the_connection",
+        "system/test_mcp.py::test_a_message_over_the_limit_ends_the_connection",
     )
     yield InputRow(
         "body sent to the gateway (program)",
         f"{size(LARGEST_BYTES)} each, {size(BUDGET_BYTES)} together",
         "400; more wait",
         "agentrl/gateway/bodies.py",
-        "test_gateway.py::test_bodies_that_are_none",
+        "system/test_gateway.py::test_bodies_that_are_none",
     )
     yield InputRow(
         "output of a program, which is its result (program)",
@@ -318,7 +318,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(HEAD_LIMITS.text_bytes)}",
         "the connection ends",
         "agentrl/engine/remote/frames.py",
-        "test_engine_remote.py::test_a_greeting_that_makes_no_sense_ends_one_connection",
+        "system/test_engine_remote.py::test_a_greeting_that_makes_no_sense_ends_one_connection",
     )
     yield InputRow(
         "answer of an endpoint, or an event of its stream (server)",
@@ -326,14 +326,14 @@ def rows() -> Iterator[InputRow]:
         f"{size(REFUSAL_BYTES)} of a refusal",
         "a failed request",
         "agentrl/endpoint.py",
-        "test_evaluate_endpoint.py::test_no_more_than_the_limit_is_received",
+        "system/test_evaluate_endpoint.py::test_no_more_than_the_limit_is_received",
     )
     yield InputRow(
         "answer of an environment that lives in a process (environment)",
         f"{size(HOST_LIMITS.text_bytes)}, {HOST_LIMITS.values} values",
         "a failed trajectory",
         f"{envs}/adapters/host.py",
-        "test_adapters_host.py::test_an_answer_beyond_the_limits_is_a_failure_of_that_episode",
+        "system/test_adapters_host.py::test_an_answer_beyond_the_limits_is_a_failure_of_that_episode",
     )
 
 

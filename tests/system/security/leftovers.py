@@ -5,8 +5,8 @@ import os
 
 from agentrl.errors import ForkUnsupported
 from agentrl_sandbox import Session
-from tests.security.arena import SECRET, Arena
-from tests.security.attack import Attack, Gap, brief, unexpected
+from tests.system.security.arena import SECRET, Arena
+from tests.system.security.attack import Attack, Gap, brief, unexpected
 
 
 async def _daemon(arena: Arena, session: Session, attack: Attack) -> list[str]:

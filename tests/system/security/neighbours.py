@@ -2,8 +2,8 @@
 
 from agentrl.sandbox import ExecResult
 from agentrl_sandbox import Session
-from tests.security.arena import Arena
-from tests.security.attack import Attack, Gap, brief, unexpected
+from tests.system.security.arena import Arena
+from tests.system.security.attack import Attack, Gap, brief, unexpected
 
 VICTIM = """
 import ctypes, mmap, os, socket, threading

@@ -6,8 +6,8 @@ from dataclasses import replace
 from agentrl.errors import SandboxError
 from agentrl.sandbox import ExecResult, ExecStatus
 from agentrl_sandbox import Session
-from tests.security.arena import Arena
-from tests.security.attack import LIE, Attack, brief, in_step, unexpected
+from tests.system.security.arena import Arena
+from tests.system.security.attack import LIE, Attack, brief, in_step, unexpected
 
 SILENT = ("part of a header", "part of a frame", "within the cap", "empty")
 """Payloads that may hold up an answer instead of being false ones."""

@@ -3,8 +3,8 @@
 import platform
 
 from agentrl_sandbox import Session
-from tests.security.arena import SECRET, Arena
-from tests.security.attack import Attack, Gap, brief, unexpected
+from tests.system.security.arena import SECRET, Arena
+from tests.system.security.attack import Attack, Gap, brief, unexpected
 
 _SAME_USER = "the code is the trainer's user on the trainer's machine"
 

@@ -1,13 +1,22 @@
 """All attacks, and the table of docs/security.md that is made from them.
 
-`python -m tests.security.table`, from the repository's root, writes the table into the document.
+`python -m tests.system.security.table`, from the repository's root, writes the table into the
+document.
 """
 
 from pathlib import Path
 
 from agentrl.sandbox import Backend
-from tests.security import commands, copies, exhaustion, leftovers, neighbours, protocol, reach
-from tests.security.attack import BACKENDS, Attack
+from tests.system.security import (
+    commands,
+    copies,
+    exhaustion,
+    leftovers,
+    neighbours,
+    protocol,
+    reach,
+)
+from tests.system.security.attack import BACKENDS, Attack
 
 GROUPS = {
     "Using things up": exhaustion.ATTACKS,
@@ -20,7 +29,7 @@ GROUPS = {
 }
 ATTACKS: tuple[Attack, ...] = tuple(attack for group in GROUPS.values() for attack in group)
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
 BEGIN, END = "<!-- attacks: begin -->\n", "<!-- attacks: end -->\n"
 
 

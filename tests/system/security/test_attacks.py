@@ -42,9 +42,9 @@ import pytest_asyncio
 from agentrl.sandbox import Backend
 from agentrl.testing.leaks import Holdings, check_no_leak
 from tests.conftest import PARTS
-from tests.security.arena import Arena, process_namespaces
-from tests.security.attack import BACKENDS, Attack
-from tests.security.table import ATTACKS
+from tests.system.security.arena import Arena, process_namespaces
+from tests.system.security.attack import BACKENDS, Attack
+from tests.system.security.table import ATTACKS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -25,10 +25,10 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Isolation
 from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
 from agentrl_envs.web.world import WebRequest, WebResponse
-from tests.security.browser_pages import ASKING, LEAVING, page
-from tests.security.control_plane import ControlPlane, control_plane
-from tests.watchdog import watched, watched_loop
-from tests.web_pages import HTML, ORIGIN, PagesPack
+from tests.support.watchdog import watched, watched_loop
+from tests.support.web_pages import HTML, ORIGIN, PagesPack
+from tests.system.security.browser_pages import ASKING, LEAVING, page
+from tests.system.security.control_plane import ControlPlane, control_plane
 
 pytestmark = [
     pytest.mark.chromium,

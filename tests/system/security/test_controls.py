@@ -4,8 +4,8 @@ import secrets
 
 import pytest
 
-from tests.security.arena import Arena
-from tests.security.protocol import ATTACKS, forge
+from tests.system.security.arena import Arena
+from tests.system.security.protocol import ATTACKS, forge
 
 
 async def test_a_host_whose_nonces_can_be_guessed_believes_a_lie(

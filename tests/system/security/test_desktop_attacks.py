@@ -34,8 +34,8 @@ from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
 from agentrl_envs.gui.world import Ran
 from agentrl_envs.web.observation.node import Node
-from tests.desktops import BACKENDS
-from tests.watchdog import watched
+from tests.support.desktops import BACKENDS
+from tests.support.watchdog import watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

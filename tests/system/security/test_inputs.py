@@ -35,13 +35,13 @@ from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES, fulfilment
 from agentrl_envs.web.sites import wiki_pack
 from agentrl_envs.web.sites.pages import BODY_BYTES_MAX
 from agentrl_envs.web.world import WebRequest, WebResponse
-from tests.security import inputs
-from tests.security.inputs import BEGIN, END, LOOP, markdown, rows
-from tests.security.table import DOCUMENT
-from tests.test_osworld_metrics import SHEET, archive
-from tests.watchdog import watched, watched_loop
+from tests.support.watchdog import watched, watched_loop
+from tests.support.xlsx_files import SHEET, archive
+from tests.system.security import inputs
+from tests.system.security.inputs import BEGIN, END, LOOP, markdown, rows
+from tests.system.security.table import DOCUMENT
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MADE = inputs.InputRow.__name__
 TASK = Task(prompt="Write.", answer="", id="t")
 
@@ -49,7 +49,7 @@ TASK = Task(prompt="Write.", answer="", id="t")
 def test_the_document_has_the_table() -> None:
     table, end, _ = DOCUMENT.read_text().partition(BEGIN)[2].partition(END)
     assert end, f"no {END!r} in {DOCUMENT.name}"
-    assert table.strip() == markdown().strip(), "run: python -m tests.security.inputs"
+    assert table.strip() == markdown().strip(), "run: python -m tests.system.security.inputs"
 
 
 def test_every_limit_has_its_place() -> None:

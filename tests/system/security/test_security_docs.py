@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.attack import BACKENDS
-from tests.security.table import ATTACKS, BEGIN, DOCUMENT, END, markdown
+from tests.system.security.attack import BACKENDS
+from tests.system.security.table import ATTACKS, BEGIN, DOCUMENT, END, markdown
 
 UNSAFE = {"pickle", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
 """Modules that run code when they read data."""
@@ -16,7 +16,7 @@ def test_the_document_has_the_table() -> None:
     _, _, rest = DOCUMENT.read_text().partition(BEGIN)
     table, end, _ = rest.partition(END)
     assert end, f"no {END!r} in {DOCUMENT.name}"
-    assert table.strip() == markdown().strip(), "run: python -m tests.security.table"
+    assert table.strip() == markdown().strip(), "run: python -m tests.system.security.table"
 
 
 def test_the_table_is_whole() -> None:

@@ -21,7 +21,7 @@ from agentrl_envs.web.miniwob.world import RELOADED
 from agentrl_envs.web.observation import read
 from agentrl_envs.web.sites import shop_pack, wiki_pack
 from agentrl_envs.web.world import WebRequest
-from tests.watchdog import watched
+from tests.support.watchdog import watched
 
 WINS = "core.endEpisode(1)"
 RUNS_BY_ITSELF = (

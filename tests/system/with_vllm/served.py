@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 READY_S = 600.0
 QUIET = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}

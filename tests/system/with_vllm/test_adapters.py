@@ -15,8 +15,8 @@ from agentrl.engine.vllm.adapters import arguments
 from agentrl.errors import ConfigError
 from agentrl.sync.adapters import Base
 from agentrl.testing.engine import check_engine
-from tests.adapters import TARGETS, adapted, base_of
-from tests.with_vllm.test_engine import (
+from tests.support.adapters import TARGETS, adapted, base_of
+from tests.system.with_vllm.test_engine import (
     CONTEXT_TOKENS,
     VOCABULARY,
     model,

@@ -1,11 +1,10 @@
 """vLLM's own server as the engine of a run: versions, log-probs, updates in flight, whole runs.
 
-The server has the options that this needs; tests/with_vllm/test_openai.py asks one without them.
+The server has the options that this needs; test_openai.py asks one without them.
 """
 
 import asyncio
 import copy
-import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
@@ -24,10 +23,10 @@ from agentrl.sync.adapters import Base
 from agentrl.sync.proof import Proof, Provable
 from agentrl.testing.engine import check_engine
 from agentrl.training import train, warmstart
-from tests import test_training
-from tests.adapters import adapted, base_of
-from tests.with_vllm.served import served
-from tests.with_vllm.test_engine import picked, policy_logprobs, request, score_of, worst_gap
+from tests.support.adapters import adapted, base_of
+from tests.support.tiny_run import config_file
+from tests.system.with_vllm.served import served
+from tests.system.with_vllm.test_engine import picked, policy_logprobs, request, score_of, worst_gap
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -37,18 +36,11 @@ CONTEXT_TOKENS = 128
 SHAPED = Sampling(temperature=0.7, top_k=5)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def importable() -> Generator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, test_training.__name__, test_training)
-        yield
-
-
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first policy of a run, as `agentrl warmstart` leaves it."""
     folder = tmp_path_factory.mktemp("first")
-    config = load_config(test_training.config_file(folder), {"policy.make.head_dim": 32})
+    config = load_config(config_file(folder), {"policy.make.head_dim": 32})
     return warmstart(config)
 
 
@@ -174,7 +166,7 @@ def test_a_run_trains_from_it(url: str, tmp_path: Path, policy: Path, mode: str)
         # So near that weights of one step ago would be found.
         "engine.probe": {"max_gap": 1e-3},
     }
-    result = train(test_training.config_file(tmp_path), changes)
+    result = train(config_file(tmp_path), changes)
     lines = read_metrics(result.folder)
     assert len(lines) == 3
     for line in lines:

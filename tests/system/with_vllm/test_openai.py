@@ -1,7 +1,6 @@
 """vLLM's own server, asked over chat completions with tools; and what it lacks to train from."""
 
 import asyncio
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,20 +14,15 @@ from agentrl.evaluation.policy import evaluate
 from agentrl.learn.newpolicy import load_model
 from agentrl.policy import Sampling
 from agentrl.training import train
-from tests import test_training
-from tests.adapters import adapted, base_of
-from tests.with_vllm.served import served
-from tests.with_vllm.test_engine import request, worst_gap
+from tests.support.adapters import adapted, base_of
+from tests.support.tiny_run import config_file
+from tests.system.with_vllm.served import served
+from tests.system.with_vllm.test_engine import request, worst_gap
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 GREEDY = {"evaluate.temperature": 0.0, "policy.make.head_dim": 32}
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, test_training.__name__, test_training)
 
 
 async def check_what_it_lacks(url: str, policy: Path, folder: Path) -> None:
@@ -53,7 +47,7 @@ async def check_what_it_lacks(url: str, policy: Path, folder: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_served_checkpoint_is_evaluated(tmp_path: Path) -> None:
-    config = test_training.config_file(tmp_path)
+    config = config_file(tmp_path)
     changes = {**GREEDY, "run.steps": 1, "warmstart.steps": 150}
     result = train(config, changes)
     checkpoint = newest_checkpoint(result.folder)

@@ -1,6 +1,5 @@
 """Whole runs of a tiny policy with `engine.kind: vllm`, beside the same with the local engine."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from agentrl.config.load import load_config
 from agentrl.evaluation.policy import evaluate
 from agentrl.metrics import read_metrics
 from agentrl.training import RunResult, train
-from tests import test_training, test_vision_rollout
+from tests.support.tiny_run import config_file, seeing_changes
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -19,14 +18,9 @@ SIZES = {"run.steps": 3, "policy.make.head_dim": 32}
 """vLLM has no narrower heads on a CPU."""
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, test_training.__name__, test_training)
-
-
 def run(folder: Path, kind: str, changes: dict[str, Any]) -> RunResult:
     folder.mkdir()
-    config = test_training.config_file(folder)
+    config = config_file(folder)
     return train(config, {"engine.kind": kind, **SIZES, **changes})
 
 
@@ -97,7 +91,7 @@ def test_a_policy_that_sees_trains_as_with_the_local_engine(tmp_path: Path) -> N
     """Its images are shown over turns, and its tower's new weights reach vLLM in every step."""
     found: dict[str, RunResult] = {}
     for kind in ("local", "vllm"):
-        changes = test_vision_rollout.changes_of(tmp_path / kind)
+        changes = seeing_changes(tmp_path / kind)
         changes["policy.make"] |= {"head_dim": SIZES["policy.make.head_dim"]}
         found[kind] = train(
             "configs/see_button.yaml", {**changes, "run.steps": 3, "engine.kind": kind}

@@ -20,7 +20,7 @@ from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
-from tests.vision_models import (
+from tests.support.vision_models import (
     END,
     PAD,
     START,
@@ -338,7 +338,7 @@ def test_a_folder_without_an_image_processor_is_refused(tmp_path: Path) -> None:
 
 async def test_a_policy_that_does_not_see_takes_no_images(tmp_path: Path) -> None:
     from agentrl.engine.vllm import VllmEngine, VllmSettings
-    from tests.with_vllm.test_engine import model
+    from tests.system.with_vllm.test_engine import model
 
     model(tied=True).save_pretrained(tmp_path)
     async with VllmEngine(VllmSettings(model=tmp_path, context_tokens=64)) as engine:
