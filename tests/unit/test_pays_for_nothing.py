@@ -20,6 +20,7 @@ import pytest
 from agentrl_envs.families import FAMILIES
 from agentrl_envs.reasoning.family import ALL_OR_NOTHING, Entry, Family
 from agentrl_envs.reasoning.guessing import GUESS_RATES, guess_rate
+from tests.support.examples import examples
 
 CONSTANTS: tuple[str, ...] = (
     *("", ".", "-", "*", "?", "None", "null", "N/A", "x", "C", "A", "B", "the", "D4", "U", "a,b"),
@@ -65,7 +66,7 @@ def copies(question: str) -> Iterator[str]:
 
 
 def problems(family: Family, seed: int) -> list[Entry]:
-    size = FEWER.get(family.name, PROBLEMS)
+    size = examples(FEWER.get(family.name, PROBLEMS))
     return [entry for _, entry in islice(family.entries(seed), size)]
 
 
