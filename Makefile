@@ -13,8 +13,12 @@ COMPILE := -@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 # The one place that says what the quickstart is.
 QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml
 
-# How many processes run tests. A file stays in one, so its fixtures are made once.
+# How many processes run tests, four at most; JOBS=0 runs them in one.
 JOBS ?= logical
+PYTEST := $(BIN)/pytest --numprocesses=$(JOBS) --maxprocesses=4
+
+# What `make test-all` runs; TIERS="system run" is what `make test` leaves out.
+TIERS ?= unit system run
 
 # How long `make fuzz` goes on, in seconds.
 FUZZ_S ?= 600
@@ -23,7 +27,7 @@ BENCHMARKS := $(filter-out commands harness letters made_run measure methods qui
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +61,15 @@ quickstart: venv ## Train a tiny agent to use a tool, and evaluate it before and
 	rm -rf runs/quickstart
 	$(QUICKSTART)
 
-test: dev ## Run the tests, a file per core at a time, on four cores at most; JOBS=0 runs them in one process
-	$(BIN)/pytest --numprocesses=$(JOBS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+test: dev ## Run the unit tests, a test per kind of environment, and a run that is killed and resumed
+	$(PYTEST) --dist=worksteal tests/unit @tests/fast.txt
+
+# A file stays in one process, so its browsers and desktops are started once.
+test-all: dev ## Run every test, with all examples of a property; half an hour on two cores
+	AGENTRL_THOROUGH=1 $(PYTEST) --dist=loadfile --no-loadscope-reorder $(TIERS:%=tests/%)
 
 fuzz: dev ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
-	AGENTRL_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -n0 -s tests/test_fuzz.py
+	AGENTRL_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -n0 -s tests/run/test_fuzz.py
 
 check: dev ## Check format, lint and types
 	$(BIN)/ruff format --check

@@ -27,9 +27,9 @@ AT_A_TIME = 2
 KEEPS_FOLDER = ("methods", "ui_s1")
 """Benchmarks that keep what is finished, so that a second run would measure nothing."""
 ELSEWHERE: Mapping[str, str] = {
-    "chaos": "tests/test_chaos.py runs it short",
+    "chaos": "tests/run/test_chaos.py runs it short",
     "quickstart": "CI trains the quickstart whole",
-    "soak": "tests/test_sandbox_soak.py runs it short",
+    "soak": "tests/system/test_sandbox_soak.py runs it short",
 }
 
 

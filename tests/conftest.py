@@ -28,7 +28,7 @@ import pytest
 from hypothesis import settings
 
 from agentrl.machine import set_batch_invariance
-from tests.processes import children, command_line
+from tests.support.processes import children, command_line
 
 if TYPE_CHECKING:
     from agentrl_sandbox.recipe import Kind
@@ -152,6 +152,12 @@ def pytest_configure() -> None:
     required_parts(os.environ.get("AGENTRL_REQUIRE", ""))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: a file stays in one process, and none ends alone."""
+    long = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "timeout")))}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through what was collected and imported.
 
@@ -173,8 +179,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch.set_num_threads(1)
 
 
-# Those that import vLLM; test_vllm.py runs them in its venv.
-collect_ignore = [] if importlib.util.find_spec("vllm") else ["with_vllm"]
+# Those that import vLLM; tests/system/test_vllm.py runs them in its venv.
+collect_ignore = [] if importlib.util.find_spec("vllm") else ["system/with_vllm"]
 
 
 @pytest.fixture(scope="session")

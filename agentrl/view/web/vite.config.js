@@ -7,7 +7,7 @@ import { viteSingleFile } from "vite-plugin-singlefile";
 const root = import.meta.dirname;
 const files = ["index.html", "package-lock.json", "package.json", "tsconfig.json", "vite.config.js"];
 
-/** Returns the hash of everything the page is made of; tests/test_view_page.py makes the same. */
+/** Returns the hash of everything the page is made of; test_view_page.py makes the same. */
 function sourcesHash() {
   const sources = readdirSync(join(root, "src")).map((name) => `src/${name}`);
   const hash = createHash("sha256");

@@ -1,0 +1,24 @@
+"""Our packages, as they lie in the repository."""
+
+from pathlib import Path
+
+ROOTS = {
+    "agentrl": ".",
+    "agentrl_envs": "envs",
+    "agentrl_tools": "tools",
+    "agentrl_sandbox": "sandbox",
+}
+"""Every package, and the import root it lies in."""
+
+
+def files(root: Path, package: str) -> list[Path]:
+    return sorted((root / ROOTS[package] / package).rglob("*.py"))
+
+
+def module_name(root: Path, package: str, file: Path) -> str:
+    parts = file.relative_to(root / ROOTS[package]).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def modules(root: Path) -> dict[str, Path]:
+    return {module_name(root, package, f): f for package in ROOTS for f in files(root, package)}

@@ -1,0 +1,427 @@
+"""What a machine lacks is said before anything heavy is imported, and in one sentence."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl import make, rewards, wiring
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.engine.out_of_memory import explain_out_of_memory
+from agentrl.env import say
+from agentrl.errors import ConfigError, LearnError
+from agentrl.evaluation.endpoint import Endpoint
+from agentrl.evaluation.policy import evaluate
+from agentrl.learn.trainer import Trainer
+from agentrl.preflight import (
+    check_folder,
+    check_machine,
+    check_policy,
+    check_training,
+    missing_cuda,
+)
+from agentrl.reachable import CONNECT_S, endpoint_faults, place_faults, unreachable
+from agentrl.registry import load, registry, spec
+from agentrl.tool_env import ToolEnv
+from agentrl_envs.gui.desktop.launch import PYTHON
+from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+from agentrl_envs.gui.tasks.template import Template, Wanted
+from agentrl_envs.needs import PROGRAMS_OF
+from agentrl_envs.templates import Unfit
+from agentrl_tools.python import Python
+from tests.support.doubles import doubles
+from tests.support.learning import model_of, trees_of
+
+ENDPOINT = {"kind": "endpoint", "endpoint": {"urls": ["http://127.0.0.1:9/v1"], "model": "m"}}
+
+
+def config_of(env: str = "reasoning/ChainSum-v0", **sections: Any) -> RunConfig:
+    return RunConfig.model_validate({"env": {"id": env}, **sections})
+
+
+@pytest.fixture
+def empty_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without any program."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def test_a_gpu_is_missing_without_its_driver_or_a_build_for_it(tmp_path: Path) -> None:
+    driver = tmp_path / "nvidiactl"
+    assert missing_cuda("2.13.0+cu130", (driver,)) == "this machine has no GPU driver"
+    driver.touch()
+    assert missing_cuda("2.13.0+cu130", (driver,)) == ""
+    assert missing_cuda("2.13.0+cpu", (driver,)) == "torch 2.13.0+cpu is built for the CPU"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_everything_that_is_missing_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_machine(config_of(policy={"device": "cuda"}, engine={"kind": "vllm"}))
+    said = str(refused.value)
+    assert said.startswith("policy.device is cuda, and ")
+    assert "engine.kind is vllm, which is not installed here" in said
+    check_machine(config_of(engine={"kind": "vllm", "processes": 1, "python": sys.executable}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_first_run_is_refused_before_torch_is_imported(root: Path) -> None:
+    program = (
+        "import sys\n"
+        "from agentrl.config.load import load_config\n"
+        "from agentrl.preflight import check_machine\n"
+        "from agentrl.errors import ConfigError\n"
+        "try:\n"
+        "    check_machine(load_config('configs/quickstart.yaml', {'policy.device': 'cuda'}))\n"
+        "except ConfigError as error:\n"
+        "    print('torch' in sys.modules, error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.startswith("False policy.device is cuda"), ran.stderr
+
+
+# --- what an environment needs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("code/ChainSum-v0", "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH"),
+        ("programs/Mix-v0", "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH"),
+        ("miniwob/ClickTest-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
+        ("shop/Mix-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
+        ("gui/Dialog-v0", "no desktop can be run without bwrap, Xvfb"),
+        ("gui/Dialog-v0", r"the tasks are in programs that are not installed \(yad\)"),
+    ],
+)
+def test_programs_that_an_environment_needs(env: str, said: str, empty_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_machine(config_of(env))
+    check_machine(config_of("reasoning/ChainSum-v0"))
+
+
+def test_a_browser_of_ones_own_that_is_not_there() -> None:
+    kwargs = {"browser": {"executable": "/opt/no-browser", "isolation": "none"}}
+    config = config_of().model_copy(
+        update={"env": config_of("miniwob/ClickTest-v0").env.model_copy(update={"kwargs": kwargs})}
+    )
+    with pytest.raises(ConfigError, match="there is no program '/opt/no-browser' to be the browse"):
+        check_machine(config)
+
+
+def test_a_machine_that_refuses_namespaces(empty_path: Path) -> None:
+    bubblewrap = empty_path / "bwrap"
+    bubblewrap.write_text(
+        "#!/bin/sh\necho bwrap: No permissions to create a namespace >&2\nexit 1\n"
+    )
+    bubblewrap.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"bubblewrap could not build .*: bwrap: No permissions"):
+        check_machine(config_of("code/ChainSum-v0"))
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "said"),
+    [
+        ({"backend": "process"}, "set sandbox.allow_unisolated: true"),
+        ({"packages": "/no/folder"}, "sandbox.packages is '/no/folder', which is no directory"),
+    ],
+)
+def test_a_sandbox_that_cannot_be_opened(sandbox: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_machine(config_of("code/ChainSum-v0", sandbox=sandbox))
+
+
+def test_a_docker_engine_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("docker")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with pytest.raises(ConfigError, match="no Docker engine answers at unix://"):
+        check_machine(config_of("code/ChainSum-v0", sandbox={"backend": "docker"}))
+
+
+class OwnEnv(ToolEnv):
+    """An environment with no registration, which the tools of a sandbox speak for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            tasks=doubles,
+            tools=(Python,),
+            reward=rewards.exact_answer,
+            gold=lambda task, _: say(str(task.answer)),
+        )
+
+
+def test_tools_of_an_own_environment_say_what_they_need(empty_path: Path) -> None:
+    config = config_of(f"{__name__}:OwnEnv")
+    with pytest.raises(ConfigError, match="there is no bwrap on PATH"):
+        evaluate(config, player="gold")
+    assert isinstance(wiring.env_factory(config, plays=False)(), OwnEnv)
+
+
+@pytest.mark.parametrize("env", ["code/ChainSum-v0", "programs/ListPipeline-v0"])
+def test_what_is_registered_as_needed_is_what_the_tools_need(env: str) -> None:
+    """Otherwise it is only said once the environment is imported and made."""
+    made = make(env)
+    assert isinstance(made, ToolEnv)
+    assert made.needs
+    assert {*made.needs} <= {*spec(env).needs}
+
+
+def test_every_need_that_is_registered_is_a_function() -> None:
+    every = {need for one in registry.values() for need in one.needs}
+    assert len(every) >= 8
+    assert all(map(load, every))
+
+
+def wanted_by(template: Template, seed: int) -> Wanted | None:
+    try:
+        return template.make(Random(seed))
+    except Unfit:
+        return None
+
+
+def test_the_programs_of_every_kind_of_desktop_task() -> None:
+    for template in TEMPLATES:
+        wanted = next(filter(None, (wanted_by(template, seed) for seed in range(20))))
+        commands = {command[0] for command in template.programs(wanted)}
+        assert commands <= {*PROGRAMS_OF[template.program], PYTHON, "sh"}, template.name
+
+
+@pytest.mark.parametrize(
+    ("module", "sections", "said"),
+    [
+        ("reasoning_gym", {}, "reasoning/ChainSum-v0 needs reasoning_gym, which is not installed"),
+        ("miniwob", {"env": "miniwob/ClickTest-v0"}, r"needs miniwob, .*'agentrl\[web\]'"),
+        ("playwright", {"env": "miniwob/ClickTest-v0"}, r"needs playwright, .*'agentrl\[web\]'"),
+        ("bm25s", {"env": "retrieval/Wiki-v0"}, r"needs bm25s, .*'agentrl\[web\]'"),
+        ("PIL", {"env": "visual/SeeButton-v0"}, r"needs PIL, .*'agentrl\[vision\]'"),
+        ("uvicorn", {"env": "blackbox/Program-v0"}, r"needs uvicorn, .*'agentrl\[gateway\]'"),
+        ("peft", {"learn": {"lora": {}}}, r"learn.lora needs peft, .*'agentrl\[lora\]'"),
+        ("wandb", {"metrics": {"wandb": {}}}, r"metrics.wandb needs wandb, .*'agentrl\[wandb\]'"),
+        ("opentelemetry", {"metrics": {"opentelemetry": True}}, r"pip install 'agentrl\[otel\]'"),
+        ("ray", {"cluster": {"kind": "ray"}}, r"cluster.kind: ray needs ray, .*'agentrl\[ray\]'"),
+        ("httpx", {"engine": ENDPOINT}, r"engine.kind: endpoint needs httpx"),
+        ("transformers", {}, "a policy needs transformers, which is not installed"),
+    ],
+)
+def test_packages_that_a_config_needs(
+    module: str, sections: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=said):
+        check_training(config_of(**sections))
+
+
+def test_files_and_programs_that_an_engine_needs(tmp_path: Path) -> None:
+    engine = {"kind": "vllm", "processes": 1, "python": str(tmp_path / "python")}
+    with pytest.raises(ConfigError, match=r"engine\.python is .*python, and there is no such prog"):
+        check_machine(config_of(engine=engine))
+    with pytest.raises(ConfigError, match=r"engine\.key_file is .*key, and there is no such file"):
+        check_machine(config_of(engine={"key_file": str(tmp_path / "key")}))
+
+
+def test_an_agent_program_that_is_not_there() -> None:
+    kwargs = {"tasks": "a:b", "score": "a:c", "command": ["no-such-program", "{prompt}"]}
+    config = RunConfig.model_validate({"env": {"id": "blackbox/Program-v0", "kwargs": kwargs}})
+    with pytest.raises(
+        ConfigError, match=r"command \(of env\.kwargs\) begins with 'no-such-program'"
+    ):
+        check_machine(config)
+
+
+# --- servers that others start --------------------------------------------------------------------
+
+
+def test_a_server_that_is_not_there_yet_is_told_and_waited_for() -> None:
+    config, told = config_of(engine=ENDPOINT), list[str]()
+    check_machine(config, told.append)
+    (said,) = told
+    assert said.startswith("engine.endpoint.urls names http://127.0.0.1:9/v1, which cannot be")
+    assert said.endswith("; the run waits for it, engine.start_s: 600 s")
+    with pytest.raises(ConfigError, match=r"cannot be reached .*: start the server there"):
+        check_machine(config)
+    engine = {"addresses": ["127.0.0.1:9"], "key_file": __file__}
+    with pytest.raises(ConfigError, match=r"engine\.addresses names 127.0.0.1:9, which cannot be"):
+        check_machine(config_of(engine=engine))
+
+
+def test_a_ray_cluster_that_is_not_there() -> None:
+    config = config_of(cluster={"kind": "ray", "address": "127.0.0.1:9"})
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at cluster\.address = '127\."):
+        check_machine(config)
+
+
+@pytest.fixture
+def locked_server() -> Generator[str]:
+    """The URL of a server that wants the key `right`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.headers["Authorization"] == "Bearer right" else 401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_a_key_that_is_missing_or_wrong(locked_server: str) -> None:
+    def found(**environment: str) -> str:
+        fault = endpoint_faults([locked_server], "KEY", environment).get(locked_server)
+        assert fault is None or not fault.may_pass
+        return "" if fault is None else fault.why
+
+    assert found() == "asks for a key (401), and the variable KEY is not set"
+    assert found(KEY="wrong") == "asks for a key (401), and the variable KEY is refused"
+    assert not found(KEY="right")
+
+
+def test_who_does_not_answer_is_waited_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking a name up has no deadline of its own."""
+    over = threading.Event()
+
+    def hang(place: object, timeout_s: float) -> None:
+        del place, timeout_s
+        over.wait(60)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", hang)
+    begun = time.monotonic()
+    faults = place_faults(["nowhere:1", "nowhere:2"])
+    took = time.monotonic() - begun
+    over.set()
+    assert [*faults] == ["nowhere:1", "nowhere:2"]
+    assert faults["nowhere:1"].why == "cannot be reached (no answer within 1.1 s)"
+    assert CONNECT_S <= took < 2 * CONNECT_S
+
+
+def test_a_server_that_listens_and_is_busy_has_no_fault() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        url = f"http://127.0.0.1:{busy.getsockname()[1]}/v1"
+        assert endpoint_faults([url], "KEY", {}) == {}
+
+
+# --- where a run is kept --------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not check_folder(tmp_path / "runs" / "a")
+    assert "is full: " in check_folder(tmp_path / "runs", least_free_bytes=2**60)
+    file = tmp_path / "file"
+    file.touch()
+    assert check_folder(file / "runs") == f"{file} is a file"
+    config = config_of(run={"folder": str(file)})
+    with pytest.raises(ConfigError, match=r"run\.folder is .*file is a file: choose a run\.folder"):
+        check_training(config)
+    check_machine(config)
+    read_only = SimpleNamespace(f_flag=os.ST_RDONLY, f_bavail=2**20, f_frsize=2**12)
+    monkeypatch.setattr(os, "statvfs", {tmp_path: read_only}.get)
+    assert check_folder(tmp_path) == f"{tmp_path} is on a read-only file system"
+
+
+# --- how soon it is said --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["doctor", "train"])
+def test_the_sentence_comes_before_anything_heavy(
+    command: str, root: Path, empty_path: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys\n"
+        "from agentrl.cli import main\n"
+        f"sys.argv = ['agentrl', '{command}', {str(root / 'configs' / 'quickstart.yaml')!r}]\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    heavy = {'torch', 'transformers', 'reasoning_gym', 'sympy', 'docker'}\n"
+        "    print('imported:', sorted(heavy & {*sys.modules}))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert "there is no bwrap on PATH" in ran.stderr
+    assert ran.stdout.strip() == "imported: []"
+    assert ran.stderr.startswith("code/Mix-v0, ") == (command == "train")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_step_that_runs_out_of_gpu_memory_names_the_keys() -> None:
+    """The error is torch's own class, raised in the forward pass: no GPU is at hand."""
+    trainer = Trainer(model_of(), config_of().learn, seed=0)
+
+    def run_out(*_: object) -> None:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB. "
+            "See documentation for Memory Management"
+        )
+
+    trainer.model.get_input_embeddings().register_forward_pre_hook(run_out)
+    with pytest.raises(LearnError, match="a training step ran out of GPU memory: Tried to") as said:
+        trainer.step(trees_of())
+    assert "learn.micro_batch_tokens" in str(said.value)
+    assert "documentation" not in str(said.value)
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), explain_out_of_memory(LearnError, "x", "y"):
+        raise ZeroDivisionError
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once(tmp_path: Path) -> None:
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    said = check_policy("some/model", away)
+    assert said.startswith("there is no such folder, and the Hugging Face hub cannot be reached")
+    (tmp_path / "hub" / "models--some--model").mkdir(parents=True)
+    assert not check_policy("some/model", away)
+
+
+def test_an_endpoint_where_nobody_listens_is_told_at_once(root: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        with pytest.raises(ConfigError, match=r"cannot be reached .*start the server there"):
+            evaluate(
+                load_config(root / "configs" / "quickstart.yaml"),
+                endpoint=Endpoint(url=url, model="m"),
+            )
+        free.listen()
+        assert not unreachable(url, {})
+
+
+def test_a_folder_that_is_missing_is_told_with_its_neighbours(tmp_path: Path, root: Path) -> None:
+    for name in ("qwen-small", "qwen-large", "other"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    said = check_policy(str(tmp_path / "models" / "qwen-smal"))
+    assert said.startswith("there is no such folder; beside it are qwen-small")
+    assert not check_policy(str(tmp_path / "models" / "other"))
+    config = load_config(
+        root / "configs" / "quickstart.yaml",
+        {"policy.make": None, "policy.path": "./models/nope"},
+    )
+    with pytest.raises(ConfigError, match=r"policy\.path is \./models/nope, and there is no such"):
+        check_machine(config)

@@ -1,0 +1,106 @@
+"""What a config says of a server that somebody else started, and what comes of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl import wiring
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.engine.endpoint import CompletionsEngine, Servers
+from agentrl.engine.opening import engine_of, recipe_of
+from agentrl.errors import ConfigError
+from agentrl.evaluation.policy import evaluate
+from agentrl.first_policy import Policy, load_policy
+from agentrl.learn.trainer import Trainer
+from agentrl.sync.proof import Provable
+from tests.support.engine_models import recipe_in, tiny
+
+ENDPOINT = {"urls": ["http://one.test/v1"], "model": "m"}
+ASKED: dict[str, Any] = {"engine.kind": "endpoint", "engine.endpoint": ENDPOINT, "learn.lora": {}}
+
+
+def config(folder: Path, changes: dict[str, Any]) -> RunConfig:
+    path = folder / "config.yaml"
+    path.write_text(f"env: {{id: code/ChainSum-v0}}\nrun: {{folder: {folder}}}\n")
+    return load_config(path, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine.endpoint": None}, r"set engine\.endpoint\.urls and engine\.endpoint\.model"),
+        ({"engine.kind": "local"}, r"engine\.endpoint is set and engine\.kind is local"),
+        (
+            {"learn.lora": None},
+            r"takes adapters, and no other weights; set learn\.lora",
+        ),
+        ({"engine.processes": 2}, r"engine\.processes is 2 and engine\.kind is endpoint"),
+        ({"engine.addresses": ["h:1"]}, r"engine\.addresses is"),
+        ({"engine.python": "python"}, r"engine\.python is python"),
+        ({"engine.broadcast": {}}, r"engine\.broadcast is"),
+        ({"rollout.drafts": {}}, r"drafts need whole distributions"),
+        ({"policy.make.vision": {}}, r"policy\.make\.vision is set"),
+        ({"curation.steps.name": "high_entropy"}, r"needs the entropy of sampled tokens"),
+        ({"engine.endpoint.urls": []}, r"engine\.endpoint\.urls"),
+        ({"engine.rolling": True, "rollout.mode": "async"}, r"more engine\.addresses or engine\."),
+    ],
+)
+def test_what_does_not_go_together_is_told(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    config(tmp_path, ASKED)
+    with pytest.raises(ConfigError, match=words):
+        config(tmp_path, {**ASKED, **changes})
+
+
+def test_a_probe_and_several_servers_go_together(tmp_path: Path) -> None:
+    two = {"engine.endpoint": {**ENDPOINT, "urls": ["http://a/v1", "http://b/v1"]}}
+    rolling = {"engine.rolling": True, "rollout.mode": "async", "engine.probe": {"tokens": 5}}
+    assert config(tmp_path, {**ASKED, **two, **rolling}).engine.rolling
+
+
+def policy_in(folder: Path, made: RunConfig) -> Policy:
+    recipe_in(folder, tiny("qwen3"), context_tokens=64)
+    return load_policy(made, folder)
+
+
+def test_the_engine_of_a_config(tmp_path: Path) -> None:
+    made = config(tmp_path, ASKED)
+    policy = policy_in(tmp_path / "policy", made)
+    assert isinstance(engine_of(made, policy), CompletionsEngine)
+    urls = ["http://a/v1", "http://b/v1"]
+    both = config(tmp_path, {**ASKED, "engine.endpoint": {**ENDPOINT, "urls": urls}})
+    assert isinstance(engine_of(both, policy), Servers)
+    with pytest.raises(ConfigError, match="an engine is to be made"):
+        recipe_of(made, str(policy.path), device="cpu")
+    with pytest.raises(ConfigError, match="a URL and a model"):
+        engine_of(config(tmp_path, {**ASKED, "engine.endpoint.urls": ["h:1"]}), policy)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_a_killed_run_left_in_its_own_folder_goes(tmp_path: Path, is_own: bool) -> None:
+    named = {} if is_own else {"engine.endpoint.adapters": str(tmp_path / "shared")}
+    made = config(tmp_path, {**ASKED, **named, "run.name": "killed"})
+    policy = policy_in(tmp_path / "policy", made)
+    folders = [tmp_path / "killed" / "adapters" / "agentrl-1", tmp_path / "shared" / "agentrl-2"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    engine_of(made, policy)
+    assert [folder.exists() for folder in folders] == [not is_own, True]
+
+
+@pytest.mark.parametrize("tokens", [None, 5])
+def test_its_weights_are_always_proven(tmp_path: Path, tokens: int | None) -> None:
+    own = {} if tokens is None else {"engine.probe": {"tokens": tokens}}
+    made = config(tmp_path, {**ASKED, **own})
+    trainer = Trainer(tiny("qwen3"), made.learn, seed=0, temperature=1.0, steps=1)
+    found = wiring.weights(made, trainer)()
+    assert isinstance(found, Provable)
+    assert len(found.proof.logprobs) == (tokens or 16)
+
+
+def test_a_checkpoint_is_not_what_it_serves(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="have the base of a run and not somewhere"):
+        evaluate(config(tmp_path, ASKED), checkpoint="somewhere")

@@ -1,0 +1,195 @@
+"""A first hour: names of other frameworks, slips on the command line, parts that are missing."""
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl import register_tool_env, rewards
+from agentrl.cli.app import main
+from agentrl.config.field_names import FIELD_NAMES
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import lookup
+from agentrl.errors import ConfigError
+from agentrl.evaluation.player import random_arguments
+from agentrl.evaluation.policy import evaluate
+from agentrl.evaluation.reports import StoredReport, compare_reports
+from agentrl.evaluation.sample import Sample
+from agentrl.scheduler import TooManyFailures
+from agentrl.view.standing import reward_curve
+from tests.support.doubles import double, doubles, gold
+from tests.support.tiny_run import config_file
+
+CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+
+
+@pytest.mark.parametrize("name", FIELD_NAMES)
+def test_every_name_of_the_field_leads_to_a_key(name: str) -> None:
+    assert lookup(RunConfig, FIELD_NAMES[name])
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("learn.learning_rate=1e-5", "learn.optimizer.learning_rate"),
+        ("learn.beta=0.1", "learn.kl.coefficient"),
+        ("num_generations=8", "rollout.group_size"),
+        ("steps=3", "run.steps"),
+        ("rollout.group_sizes=3", "rollout.group_size"),
+    ],
+)
+def test_a_wrong_key_leads_to_the_right_one(override: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"did you mean {meant}\?"):
+        load_config(CONFIG, [override])
+
+
+def test_a_warm_start_of_no_steps_is_left_out_another_way() -> None:
+    with pytest.raises(ConfigError, match="write warmstart=null to leave the warm start out"):
+        load_config(CONFIG, ["warmstart.steps=0"])
+
+
+def test_a_key_with_dashes_is_told_how_keys_are_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["agentrl", "train", str(CONFIG), "--run.name=c14"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--run.name=c14 is no option" in said
+    assert "as run.name=c14" in said
+
+
+# --- what is not there ----------------------------------------------------------------------------
+
+
+# --- players --------------------------------------------------------------------------------------
+
+
+register_tool_env(
+    "test/Doubled-v0",
+    tools=[double],
+    tasks=doubles,
+    gold=gold,
+    reward=rewards.exact_answer,
+)
+
+
+def constant_player(messages: Any, tools: Any) -> str:
+    del tools
+    return str(len(messages))
+
+
+@pytest.mark.parametrize(
+    ("player", "reward"),
+    [("gold", 1.0), ("tests.unit.test_first_hour:constant_player", 0.0), ("random", None)],
+)
+def test_a_player_without_a_model_is_evaluated(
+    tmp_path: Path, player: str, reward: float | None
+) -> None:
+    changes = {"env.id": "test/Doubled-v0", "env.kwargs": {}}
+    config = load_config(config_file(tmp_path), changes)
+    report = evaluate(config, player=player)
+    assert report.about["policy"] == player
+    assert report.overall.failed == 0
+    if reward is not None:
+        assert report.overall.reward is not None
+        assert report.overall.reward.mean == reward
+    assert evaluate(config, player=player).samples == report.samples
+
+
+def breaking_player(messages: Any, tools: Any) -> str:
+    raise KeyError("no such thing")
+
+
+def test_a_player_that_always_breaks_is_told_with_its_line(tmp_path: Path) -> None:
+    config = load_config(config_file(tmp_path))
+    with pytest.raises(TooManyFailures, match=r"no such thing.*test_first_hour\.py:\d+"):
+        evaluate(config, player="tests.unit.test_first_hour:breaking_player")
+
+
+def test_a_player_that_is_none_is_refused(tmp_path: Path) -> None:
+    config = load_config(config_file(tmp_path))
+    with pytest.raises(ConfigError, match="wanted gold, random or module:function"):
+        evaluate(config, player="golden")
+    with pytest.raises(ConfigError, match="has no endpoint"):
+        evaluate(config, player="gold", out=tmp_path / "out")
+
+
+Schema = dict[str, Any]
+
+
+def array_of(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def object_of(part: Schema) -> Schema:
+    return {"type": "object", "properties": {"x": part}}
+
+
+PLAIN: list[Schema] = [
+    {"type": "integer"},
+    {"type": "integer", "minimum": 200},
+    {"type": "integer", "maximum": -50},
+    {"type": "integer", "minimum": 1.5, "maximum": 2.5},
+    {"type": "boolean"},
+    {"enum": ["a", 3]},
+    {"type": "string"},
+    {},
+]
+JSON_SCHEMA = st.recursive(
+    st.sampled_from(PLAIN),
+    lambda inner: st.one_of(st.builds(array_of, inner), st.builds(object_of, inner)),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), JSON_SCHEMA), st.integers(0, 99))
+def test_random_arguments_fit_their_schema(properties: dict[str, Any], seed: int) -> None:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    arguments = random_arguments(schema, Random(seed))
+    assert arguments.keys() == properties.keys()
+    assert arguments == random_arguments(schema, Random(seed))
+    json.dumps(arguments)
+    for name, part in properties.items():
+        if part.get("type") == "integer":
+            value = arguments[name]
+            assert isinstance(value, int)
+            assert part.get("minimum", value) <= value <= part.get("maximum", value)
+
+
+# --- comparing and looking ------------------------------------------------------------------------
+
+
+def stored(policy: str, reward: float) -> StoredReport:
+    sample = Sample(
+        task="3330feee",
+        fingerprint="f",
+        sample=0,
+        outcome="finished",
+        reward=reward,
+        prompt="What is 1 + 1?",
+    )
+    about = {"env": "a/B-v0", "policy": policy}
+    return StoredReport(
+        path=Path(policy), about=about, threshold=1.0, confidence=0.95, samples=(sample,)
+    )
+
+
+def test_two_policies_are_compared_and_flipped_tasks_say_their_first_words() -> None:
+    found = compare_reports(stored("one at x", 0.0), stored("other at x", 1.0))
+    (flip,) = found.gained
+    assert (flip.task, flip.prompt) == ("3330feee", "What is 1 + 1?")
+
+
+def test_intervals_of_a_curve_end_where_rewards_do() -> None:
+    ((_, inside),) = reward_curve([(1, 1.0), (1, 0.9), (1, 0.2)])
+    assert (inside.low, inside.high) == (0.0, 1.0)
+    ((_, beyond),) = reward_curve([(1, -2.0), (1, 3.0)])
+    assert (beyond.low, beyond.high) == (-2.0, 3.0)

@@ -1,0 +1,208 @@
+"""Searching a corpus: what is found, in which order, and how it is shown.
+
+Mutants seen caught: ties in the other order; titles that count once; documents without a word of
+the query; a snippet that is always the first sentence; pages that lose a word; `find` that minds
+case; an index that is not shared; a cache that forgets nothing; ids that are not unique.
+"""
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.errors import ConfigError, ToolError
+from agentrl.message import ToolCall
+from agentrl.tool import ToolContext
+from agentrl.toolbox import Toolbox, schemas_of
+from agentrl_tools.search import Corpus, Document, Search, read_corpus
+from agentrl_tools.search.index import INDEXES_KEPT, Index, index_of
+from agentrl_tools.search.passage import cut, pages, places, sentences, snippet
+from tests.support.watchdog import watched
+
+CORPUS = Corpus(
+    [
+        Document("kettle", "A kettle boils water. It is made of steel.", "Kettle"),
+        Document("tea", "Tea is made with boiling water from a kettle. Milk is optional."),
+        Document("steel", "Steel is iron with a little carbon."),
+        Document("twin-b", "The same words."),
+        Document("twin-a", "The same words."),
+    ]
+)
+
+
+def found(query: str, count: int = 10) -> list[str]:
+    return [document.id for document in index_of(CORPUS).best(query, count)]
+
+
+def test_documents_come_best_first_and_only_with_a_word_of_the_query() -> None:
+    assert found("kettle") == ["kettle", "tea"]
+    assert found("steel") == ["steel", "kettle"]
+    assert found("STEEL, carbon?")[0] == "steel"
+    assert found("kettle", 1) == ["kettle"]
+    assert found("zebra") == found("") == found("!?") == []
+
+
+def test_a_title_counts_more_than_a_word() -> None:
+    corpus = Corpus(
+        [Document("a", "Boats sail. Boats float."), Document("b", "Things that sail.", "Boats")]
+    )
+    assert [document.id for document in index_of(corpus).best("boats", 2)] == ["b", "a"]
+
+
+def test_equals_come_in_the_order_of_the_corpus() -> None:
+    # The id is the title of both, so a word of the text is what they share.
+    assert found("same words") == ["twin-b", "twin-a"]
+
+
+def test_equal_corpora_share_an_index_and_the_oldest_is_forgotten() -> None:
+    again = Corpus(list(CORPUS.documents), source="elsewhere")
+    assert index_of(again) is index_of(CORPUS)
+    other = Corpus([Document("kettle", "Another text.")])
+    assert other.digest != CORPUS.digest
+    first = index_of(other)
+    for number in range(INDEXES_KEPT):
+        index_of(Corpus([Document("x", f"text {number}")]))
+    assert index_of(other) is not first
+
+
+def test_scores_are_those_of_bm25() -> None:
+    """Lucene's BM25 with k1 = 1.5 and b = 0.75, by hand.
+
+    Two documents of four words with their titles; "red" is in one of them, once:
+    idf = ln(1 + (2 - 1 + 0.5) / (1 + 0.5)) = ln 2, and a word once in a text of average length
+    weighs 1 / (1 + 1.5) = 0.4 (this form leaves out the constant k1 + 1).
+    """
+    corpus = Corpus([Document("a", "red"), Document("b", "green")])
+    scores = Index(corpus)._ranking.get_scores(["red"])  # pyright: ignore[reportPrivateUsage]
+    assert scores.tolist() == pytest.approx([0.6931472 * 0.4, 0.0], rel=1e-5)
+
+
+def test_a_snippet_is_the_sentence_with_most_of_the_query() -> None:
+    text = "Ada was born in Arvane. The teacher of Ada was Bo.\nShe died"
+    assert sentences(text) == ["Ada was born in Arvane.", "The teacher of Ada was Bo.", "She died"]
+    assert snippet(text, "teacher Ada", words_max=9) == "The teacher of Ada was Bo."
+    assert snippet(text, "nothing", words_max=3) == "Ada was born ..."
+    assert cut("a  b\nc", words_max=3) == "a b c"
+
+
+@given(st.text(alphabet="ab \n.", max_size=200), st.integers(1, 20))
+def test_pages_keep_every_word_and_their_bound(text: str, words_max: int) -> None:
+    held = pages(text, words_max=words_max)
+    assert " ".join(held).split() == text.split()
+    assert all(len(page.split()) <= words_max for page in held)
+    assert held
+
+
+def test_find_minds_neither_case_nor_space() -> None:
+    assert places("One Red\tFox. Two foxes.", "red fox") == ["One Red\tFox."]
+    assert places("One.", "two") == []
+
+
+async def answers(*calls: tuple[str, dict[str, object]]) -> list[str]:
+    context = ToolContext(task_id="t", sample=0, seed=0)
+    tools = partial(Search, CORPUS, results=2, snippet_words=4, page_words=5)
+    toolbox = await Toolbox.open([tools], context=context, timeout_s=10)
+    fork = await toolbox.fork()
+    done = [await toolbox.call(ToolCall("c", name, arguments)) for name, arguments in calls]
+    assert [result.content for result in done] == [
+        (await fork.call(ToolCall("c", name, arguments))).content for name, arguments in calls
+    ]
+    await toolbox.close()
+    await fork.close()
+    return [str(result.content) for result in done]
+
+
+@watched
+async def test_the_tools_say_what_they_find() -> None:
+    assert await answers(
+        ("search", {"query": "kettle water"}),
+        ("search", {"query": "zebra"}),
+        ("open", {"document": "tea"}),
+        ("open", {"document": "[TEA]", "page": 2}),
+        ("open", {"document": "tea", "page": 9}),
+        ("open", {"document": "te"}),
+        ("find", {"document": "kettle", "text": "STEEL"}),
+        ("find", {"document": "kettle", "text": "zebra"}),
+        ("search", {"query": " "}),
+        ("search", {"query": "a" * 1001}),
+    ) == [
+        "[kettle] Kettle: A kettle boils water.\n[tea] Tea is made with ...",
+        "Nothing has a word of 'zebra' in it.",
+        "[tea] (page 1 of 3)\nTea is made with boiling",
+        "[tea] (page 2 of 3)\nwater from a kettle. Milk",
+        "page=9, and [tea] has pages 1 to 3",
+        "there is no document 'te'. Did you mean 'tea'?",
+        "It is made of steel.",
+        "[kettle] does not have 'zebra' in it.",
+        "the query is empty; give a few words",
+        "the query has 1001 characters, and 1000 is the most it may have",
+    ]
+
+
+def test_the_model_reads_three_schemas() -> None:
+    names = [schema["function"]["name"] for schema in schemas_of([partial(Search, CORPUS)])]
+    assert names == ["search", "open", "find"]
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="results must be at least 1, got 0"):
+        Search(CORPUS, results=0)
+
+
+async def test_many_searches_at_once_agree() -> None:
+    corpus = Corpus([Document(str(n), f"number {n} and {n % 7}") for n in range(200)])
+    tool = Search(corpus, results=3)
+    searches = [asyncio.to_thread(tool.search, f"and {n % 7}") for n in range(40)]
+    done = await asyncio.gather(*searches)
+    assert done == [tool.search(f"and {n % 7}") for n in range(40)]
+
+
+def test_a_corpus_is_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
+    lines = [{"id": 1, "text": "One."}, {"id": "b", "text": "Two.", "title": "B"}]
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("\n\n".join(map(json.dumps, lines)))
+    assert read_corpus(file).documents == (Document("1", "One."), Document("b", "Two.", "B"))
+
+    folder = tmp_path / "texts"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "b.txt").write_text("Two.")
+    (folder / "deep" / "a.md").write_text("One.")
+    (folder / "empty.txt").write_text(" ")
+    (folder / "picture.png").write_bytes(b"\xff\x00")
+    assert [document.id for document in read_corpus(folder).documents] == ["b.txt", "deep/a.md"]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("", "has no documents"),
+        ('{"id": "a", "text": " "}', "needs an id and a text"),
+        ('{"text": "a"}', "needs an id and a text"),
+        ('{"id": "a", "text": "b"}\n{"id": "a", "text": "c"}', "make the ids unique"),
+        ('{"id": "a", "text": 3}', "line 1 of .*: text is 3"),
+        ("{", "line 1 of .* is no JSON"),
+        ("[]", "is no JSON object"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_says_why(tmp_path: Path, content: str, match: str) -> None:
+    file = tmp_path / "corpus.jsonl"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=match):
+        read_corpus(file)
+
+
+def test_a_corpus_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no corpus"):
+        read_corpus(tmp_path / "nowhere")
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is no UTF-8 text"):
+        read_corpus(tmp_path)
+
+
+def test_a_tool_answers_the_model_with_what_it_refuses() -> None:
+    with pytest.raises(ToolError, match="there is no document"):
+        Search(CORPUS).find("nothing", "x")
