@@ -49,6 +49,14 @@ def missing_bubblewrap() -> str:
     return "" if ran.returncode == 0 else f"bwrap cannot unshare: {ran.stderr.strip()}"
 
 
+def missing_namespaces() -> str:
+    """Return why we can isolate nothing by ourselves here, or an empty string."""
+    from agentrl_sandbox.layers import layers
+
+    (row,) = (layer for layer in layers() if layer.name == "user namespaces")
+    return "" if row.live else f"{row.detail}; {row.get_it}"
+
+
 def missing_cgroup() -> str:
     """Return why no cgroup can be made here, or an empty string."""
     from agentrl_sandbox.cgroup import why_not
@@ -131,6 +139,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     "gui": cache(missing_gui),
+    "namespaces": cache(missing_namespaces),
     "ray": cache(missing_ray),
     **{name: partial(missing_peer, name) for name in PEERS},
 }

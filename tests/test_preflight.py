@@ -94,8 +94,6 @@ def test_a_first_run_is_refused_before_torch_is_imported(root: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("code/ChainSum-v0", "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH"),
-        ("programs/Mix-v0", "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH"),
         ("miniwob/ClickTest-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
         ("shop/Mix-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
         ("gui/Dialog-v0", "no desktop can be run without bwrap, Xvfb"),

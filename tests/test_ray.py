@@ -84,7 +84,7 @@ def process_of(actor: Any) -> int:
     return os.getpid()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
     import ray
 

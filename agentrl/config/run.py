@@ -367,7 +367,8 @@ class SandboxSection(Section):
     """Where model-written code runs."""
 
     backend: Literal["namespaces", "bubblewrap", "docker", "process"] = "namespaces"
-    """Namespaces made by agentrl or by bubblewrap, a container, or a bare process with resource limits only."""
+    """Namespaces of our own making, or through bubblewrap, a container, or a bare process with
+    resource limits only."""
     allow_unisolated: bool = False
     """Let the `process` back-end run model-written code with resource limits and nothing else."""
     after_timeout: Literal["fresh", "restore", "end"] = "fresh"

@@ -65,7 +65,9 @@ def _namespaces() -> tuple[Layer, Layer]:
         return Layer(_NAMESPACES, False, why, get_it), users
     detail = "user, mount, process, network, IPC and host name namespaces"
     shared = "all sessions of a pool share one"
-    users = Layer(_USERS, ids > 1, f"{ids - 1} ids for each supervisor" if ids > 1 else shared, more)
+    users = Layer(
+        _USERS, ids > 1, f"{ids - 1} ids for each supervisor" if ids > 1 else shared, more
+    )
     return Layer(_NAMESPACES, True, detail, get_it), users
 
 

@@ -3,7 +3,6 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
