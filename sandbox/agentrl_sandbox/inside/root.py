@@ -77,7 +77,7 @@ def _take_hold(step: Step) -> int | None:
         case "blank":
             return mounts.clone(_NULL, _SHOWN)
         case "empty":
-            return mounts.detached("tmpfs", {"mode": "555"}, READ_ONLY | _QUIET)
+            return mounts.detached("tmpfs", {"mode": "755"}, READ_ONLY | _QUIET)
         case "memory":
             return mounts.detached("tmpfs", {"mode": "755"}, _QUIET)
         case "proc":

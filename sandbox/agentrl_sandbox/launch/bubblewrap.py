@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from socket import socket
 
 from agentrl_sandbox import enter
@@ -62,8 +62,8 @@ class BubblewrapLauncher:
         `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
         """
         look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
-        shown = Shown.for_supervisor("")
-        command, plan_fd = _entering([self.path, *look], Shown(shown.binds, {}))
+        shown = replace(Shown.for_supervisor(""), stage={})
+        command, plan_fd = _entering([self.path, *look], shown)
         try:
             done = subprocess.run(
                 command,

@@ -26,7 +26,7 @@ class NamespaceLauncher:
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        command, fds = _isolating(Shown.for_supervisor(self.packages), supervisor_command())
+        command, fds = isolating(Shown.for_supervisor(self.packages), supervisor_command())
         log = Log()
         try:
             process = start_process(command, control, log, fds)
@@ -44,7 +44,7 @@ class NamespaceLauncher:
         Everything is made as for a supervisor, and nothing is started. `OSError` or
         `subprocess.SubprocessError` when nothing can be isolated.
         """
-        command, fds = _isolating(Shown.for_supervisor(self.packages), ())
+        command, fds = isolating(Shown.for_supervisor(self.packages), ())
         try:
             done = subprocess.run(
                 command,
@@ -66,8 +66,12 @@ class NamespaceLauncher:
         return f"this machine does not let the sandbox isolate itself: {why}; {ways_out()}"
 
 
-def _isolating(shown: Shown, program: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return the command that becomes `program` in isolation, and descriptors that it needs."""
+def isolating(shown: Shown, program: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return the command that becomes `program` in isolation, and descriptors that it needs.
+
+    Without a program it writes the map of users to standard output, and ends. It ends with the
+    thread that starts it.
+    """
     data = {**FILES, ARCHIVE: bundle()}
     data_fds = {path: memory_file("file", content) for path, content in data.items()}
     plan = {

@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl_sandbox import enter
 from agentrl_sandbox.inside.root import Step
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
-from agentrl_sandbox.launch.users import block, own_block, own_users
+from agentrl_sandbox.launch.users import block, gives_ids, own_block, own_users
 from agentrl_sandbox.root import ARCHIVE, session_steps
 from agentrl_sandbox.visible_files import is_visible
 
@@ -24,6 +24,8 @@ class Shown:
     """Paths outside and inside."""
     stage: dict[str, str]
     """What is bound first where every user gets, by its name there; see `enter`."""
+    as_root: bool
+    """Whether ids of nobody are given to the supervisor and its sessions."""
 
     @classmethod
     def for_supervisor(cls, packages: str) -> Self:
@@ -32,9 +34,9 @@ class Shown:
         if packages:
             binds.append((packages, PACKAGES))
         # Where nobody gets through (below a home directory, say), the way leads over a stage.
-        as_root = os.geteuid() == 0
+        as_root = gives_ids(Path("/proc/self/uid_map").read_text(), os.geteuid())
         stage = {f"shown-{at}": source for at, (source, _) in enumerate(binds)} if as_root else {}
-        return cls(tuple(binds), stage)
+        return cls(tuple(binds), stage, as_root)
 
     def steps(self) -> list[Step]:
         """Return the steps to the supervisor's root."""
@@ -43,7 +45,7 @@ class Shown:
 
     def users(self) -> dict[str, Any]:
         """Return what the plan for `enter` says of users."""
-        ids = own_block() if os.geteuid() == 0 else None
+        ids = own_block() if self.as_root else None
         users = own_users([path for path, _ in self.binds]) if ids is None else block(ids)
         return {
             "user_id": None if ids is None else ids.start,
