@@ -1,7 +1,7 @@
 """What every test runs under: one thread per process, named parts of the system, no leaks.
 
-A test marked with the name of a part of the system (`bubblewrap`, `gpu`) is skipped, with the
-reason, where that part is missing. `AGENTRL_REQUIRE=bubblewrap,gpu` names the parts that must be
+A test marked with the name of a part of the system (`namespaces`, `gpu`) is skipped, with the
+reason, where that part is missing. `AGENTRL_REQUIRE=namespaces,gpu` names the parts that must be
 there: a test that lacks one of those fails. A machine that has to prove something sets it, so that
 nothing is skipped behind its back.
 """

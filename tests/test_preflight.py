@@ -106,6 +106,15 @@ def test_programs_that_an_environment_needs(env: str, said: str, empty_path: Pat
     check_machine(config_of("reasoning/ChainSum-v0"))
 
 
+@pytest.mark.namespaces
+@pytest.mark.parametrize("env", ["code/ChainSum-v0", "programs/Mix-v0"])
+def test_a_sandbox_needs_no_program(env: str, empty_path: Path) -> None:
+    check_machine(config_of(env))
+    config = config_of(env, sandbox={"backend": "bubblewrap"})
+    with pytest.raises(ConfigError, match="'bubblewrap' and there is no bwrap on PATH"):
+        check_machine(config)
+
+
 def test_a_browser_of_ones_own_that_is_not_there() -> None:
     kwargs = {"browser": {"executable": "/opt/no-browser", "isolation": "none"}}
     config = config_of().model_copy(
@@ -121,8 +130,9 @@ def test_a_machine_that_refuses_namespaces(empty_path: Path) -> None:
         "#!/bin/sh\necho bwrap: No permissions to create a namespace >&2\nexit 1\n"
     )
     bubblewrap.chmod(0o755)
+    config = config_of("code/ChainSum-v0", sandbox={"backend": "bubblewrap"})
     with pytest.raises(ConfigError, match=r"bubblewrap could not build .*: bwrap: No permissions"):
-        check_machine(config_of("code/ChainSum-v0"))
+        check_machine(config)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ class OwnEnv(ToolEnv):
 
 
 def test_tools_of_an_own_environment_say_what_they_need(empty_path: Path) -> None:
-    config = config_of(f"{__name__}:OwnEnv")
+    config = config_of(f"{__name__}:OwnEnv", sandbox={"backend": "bubblewrap"})
     with pytest.raises(ConfigError, match="there is no bwrap on PATH"):
         evaluate(config, player="gold")
     assert isinstance(wiring.env_factory(config, plays=False)(), OwnEnv)
@@ -343,7 +353,8 @@ def test_the_sentence_comes_before_anything_heavy(
     program = (
         "import sys\n"
         "from agentrl.cli import main\n"
-        f"sys.argv = ['agentrl', '{command}', {str(root / 'configs' / 'quickstart.yaml')!r}]\n"
+        f"sys.argv = ['agentrl', '{command}', {str(root / 'configs' / 'quickstart.yaml')!r}, "
+        "'sandbox.backend=bubblewrap']\n"
         "try:\n"
         "    main()\n"
         "finally:\n"

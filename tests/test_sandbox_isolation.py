@@ -1,4 +1,4 @@
-"""What code in namespaces can see and do, whoever made them: nothing of the host or of other sessions.
+"""What code in namespaces can see and do, whoever made them: nothing of the host, or of others.
 
 Each cell is an attack that decides by itself whether it succeeded, and says how.
 """

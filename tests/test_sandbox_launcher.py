@@ -24,6 +24,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ TOOLS = """
 import ctypes, errno, json, os, signal, socket, stat, sys
 libc = ctypes.CDLL(None, use_errno=True)
 through = []
+if os.getpid() != 1 or os.path.lexists(HOST["canary"]):
+    # An attack must not become an accident.
+    print(json.dumps(["nothing is isolated: this would hit the machine itself"]))
+    raise SystemExit
 def call(name, *arguments):
     number = NUMBERS[name]
     ctypes.set_errno(0)
@@ -122,7 +127,6 @@ ATTACKS = {
     """,
     "processes": """
         through += [n for n in os.listdir("/proc") if n.isdecimal() and n != "1"]
-        if os.getpid() != 1: through.append(f"not process 1 but {os.getpid()}")
         if os.getppid(): through.append(f"a parent: {os.getppid()}")
         for pid in (HOST["pid"], os.getppid()):
             if pid and call("ptrace", 16, pid, 0, 0) == 0: through.append(f"traces {pid}")
@@ -247,13 +251,18 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 def play(
-    code: str, bait: Bait, *, before: Sequence[str] = (), more_fds: Sequence[int] = ()
+    code: str,
+    bait: Bait,
+    shown: Shown,
+    *,
+    before: Sequence[str] = (),
+    more_fds: Sequence[int] = (),
 ) -> list[Any]:
     """Run a program in the place of the supervisor and return what got through."""
     text = f"NUMBERS = {NUMBERS}\nHOST = {bait.facts()!r}\n{TOOLS}\n{textwrap.dedent(code)}\n"
     text += "print(json.dumps(through), flush=True)\n"
     command = [base_python(), "-I", "-S", "-c", "exec(open(0).read())"]
-    inside, fds = isolating(Shown.for_supervisor(""), command)
+    inside, fds = isolating(shown, command)
     try:
         ran = subprocess.run(
             [*before, *inside],
@@ -278,10 +287,13 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
     descriptors = [os.open(path, os.O_RDONLY) for path in ("/", str(bait.canary))]
     numbers = {"x86_64": ("250", "248"), "aarch64": ("219", "217")}[platform.machine()]
     before = [sys.executable, "-c", HOLDER, *numbers, "0"] if attack == "keyring" else []
-    if attack == "propagation" and os.geteuid() == 0:
-        before = ["unshare", "--mount", "--propagation", "shared"]
+    shown = Shown.for_supervisor("")
+    if attack == "propagation":
+        # A machine whose mounts are shared, and no stage, which is private by itself.
+        before = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "shared"]
+        shown = replace(shown, stage={}, as_root=False)
     try:
-        assert play(ATTACKS[attack], bait, before=before, more_fds=descriptors) == []
+        assert play(ATTACKS[attack], bait, shown, before=before, more_fds=descriptors) == []
     finally:
         for fd in descriptors:
             os.close(fd)
@@ -292,7 +304,8 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
 @pytest.mark.namespaces
 def test_a_program_that_finds_something_says_so(bait: Bait) -> None:
     """Else the tests above could not fail."""
-    assert play("through.append(canary_at('')); attempt('x', os.stat, '/')", bait) == [[], "x"]
+    code = "through.append(canary_at('')); attempt('x', os.stat, '/')"
+    assert play(code, bait, Shown.for_supervisor("")) == [[], "x"]
 
 
 # -- a supervisor that runs, seen from the machine ------------------------------------------------
@@ -457,6 +470,7 @@ def test_a_machine_without_user_namespaces_is_told_before_anything_begins(
             1000,
             "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
         ),
+        ({"/proc/sys/kernel/osrelease": "5.4.0-150-generic\n"}, 0, "5.12 is the first"),
         ({"/proc/self/mountinfo": "1 0 0:1 / /proc rw - proc proc rw\n"}, 0, "in a chroot"),
         ({"/proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, 0, "seccomp=unconfined"),
     ],
@@ -471,6 +485,7 @@ def test_what_forbids_nothing_is_not_named() -> None:
         "/proc/sys/user/max_user_namespaces": "96364\n",
         "/proc/sys/kernel/unprivileged_userns_clone": "0\n",
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n",
+        "/proc/sys/kernel/osrelease": "5.12.0\n",
         "/proc/self/mountinfo": "21 1 8:1 / / rw - ext4 /dev/sda rw\n",
         "/proc/self/status": "Name:\tx\nSeccomp:\t0\n",
     }

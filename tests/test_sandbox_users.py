@@ -27,7 +27,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session
 from agentrl_sandbox.inside.users import NOBODY, Users, end_of
-from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, lent, rotated
+from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, gives_ids, lent, rotated
 from tests.pools import opened
 from tests.processes import parent_of
 
@@ -102,6 +102,23 @@ def test_where_all_ids_are_lent_none_is_taken() -> None:
         free_block([range(2**32)], 1)
     all_but_one = [range(BLOCKS[7]), range(BLOCKS[8], 2**32)]
     assert free_block(all_but_one, 1).start == BLOCKS[7]
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "user_id", "gives"),
+    [
+        ("         0          0 4294967295\n", 0, True),
+        ("         0          0 4294967295\n", 1000, False),
+        ("         0       1000          1\n", 0, False),
+        ("0 1000 1\n1 100000 65536\n", 0, False),
+        (f"0 1000 1\n{2**30} {2**30} {2**30}\n", 0, True),
+        (f"0 0 {2**30 + 1}\n", 0, False),
+    ],
+)
+def test_only_root_with_the_ids_of_all_blocks_gives_some_away(
+    uid_map: str, user_id: int, gives: bool
+) -> None:
+    assert gives_ids(uid_map, user_id) == gives
 
 
 def test_the_supervisor_has_the_first_id_of_a_block() -> None:

@@ -1,8 +1,8 @@
 """The first process of a container: takes the supervisor's descriptors, and becomes it in private.
 
 A container of an engine owns none of its namespaces, so nothing in it may mount. One user namespace
-further in, where its user has capabilities, the supervisor finds what bubblewrap gives it as well:
-a process namespace it owns, few devices, and nothing that two sessions could both write to.
+further in, where its user has capabilities, the supervisor finds what it has without an engine as
+well: a process namespace it owns, few devices, and nothing that two sessions could both write to.
 """
 
 import glob

@@ -1,9 +1,12 @@
 """Why this machine lets nobody isolate, in words of its settings, and what to do then."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_LINUX = (5, 12)
+"""Since then the kernel sets attributes of a whole tree of mounts."""
 _KINDS = ("user", "mnt", "pid", "net", "ipc", "uts")
 _CLONE = "kernel.unprivileged_userns_clone"
 _APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
@@ -44,6 +47,11 @@ def forbidding_settings(read: Read | None = None, user_id: int | None = None) ->
         yield f"{_CLONE} is 0 here: sysctl -w {_CLONE}=1"
     if not is_root and _value(read, _APPARMOR) not in ("", "0"):
         yield f"{_APPARMOR} is on here: sysctl -w {_APPARMOR}=0"
+    if (release := _value(read, "kernel.osrelease")) and _version(release) < _LINUX:
+        yield (
+            f"this kernel is Linux {release}, and 5.12 is the first that can do it: use a newer "
+            "one, or sandbox.backend: bubblewrap"
+        )
     if not _has_a_mounted_root(read("/proc/self/mountinfo")):
         yield (
             "this process is in a chroot, where the kernel makes no user namespaces: enter the "
@@ -60,6 +68,10 @@ def forbidding_settings(read: Read | None = None, user_id: int | None = None) ->
 
 def _value(read: Read, name: str) -> str:
     return read(f"/proc/sys/{name.replace('.', '/')}").strip()
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)[:2]))
 
 
 def _has_a_mounted_root(mountinfo: str) -> bool:
