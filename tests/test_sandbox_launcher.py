@@ -4,13 +4,15 @@ A session's code has no capability and a filter of system calls; here neither is
 program stands where the supervisor does, as process 1 with its capabilities, and must find nothing
 of the machine but what the root shows. It prints what got through.
 
-Mutants of the launcher that were run, and what caught each. Descriptors not closed: descriptors,
-old-root. The old root not detached: old-root. Mounts not made private: propagation. Binds without
-READ_ONLY, a root that is not sealed: mounts. NOSUID left out: mounts. No namespace of processes:
-processes, signals, other-roots. No namespace of the network: sockets; of IPC: segments. No setsid:
-signals. The keyring kept: keyring. No_new_privs left out: set-user-id, and what runs outside.
-Capabilities kept by the waiting process, or no bound on those of the supervisor: what runs outside.
-No signal when the parent dies: what is left. The environment handed down: environment.
+Mutants of the launcher that were run, and what caught each. Descriptors not closed: descriptors.
+The old root not detached: old-root. Mounts not made private: propagation. Binds or devices without
+READ_ONLY, without NOSUID, or a root that is not sealed: mounts. The network's namespace kept:
+sockets; that of IPC: segments; of cgroups: what runs, seen from outside. No setsid: signals. The
+keyring kept: keyring. A domain's name kept: host-name. The environment handed down: environment.
+No_new_privs left out: set-user-id. Capabilities or descriptors kept by who waits, no bound on those
+of the supervisor: what runs, seen from outside. No signal when the parent dies: what is left. The
+namespace of processes or that of host names kept: nothing starts, for the kernel shows no processes
+of others and lets nobody rename the machine.
 """
 
 import asyncio
@@ -172,7 +174,9 @@ ATTACKS = {
     "keyring": """
         for ring in (-3, -4, -5):  # of the session, the user, the user's session
             if call("keyctl", 10, ring, b"user", b"agentrl-test", 0) >= 0: through.append(ring)
-        through += [line for line in open("/proc/keys") if "agentrl-test" in line]
+        # A user's own keys are listed to that user, wherever it is; they cannot be used.
+        listed = [line for line in open("/proc/keys") if "agentrl-test" in line]
+        if HOST["is_other_user"]: through += listed
     """,
     "segments": """
         if call("shmget", HOST["segment"], 0, 0) >= 0: through.append("a segment of the host's")
@@ -222,7 +226,8 @@ class Bait:
             "port": self.listener.getsockname()[1],
             "abstract": self.unix.getsockname().decode(),
             "segment": self.key,
-            "words": ["secret-0451", sys.prefix, str(Path(__file__).parents[1])],
+            "words": ["secret-0451", str(Path(__file__).parents[1])],
+            "is_other_user": Shown.for_supervisor("").as_root,
         }
 
     def close(self) -> None:
