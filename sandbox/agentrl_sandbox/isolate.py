@@ -3,12 +3,12 @@
     this process               gives up root, enters a user namespace, forks, keeps nothing, waits
     its child, process 1       has namespaces of every kind, makes its root, becomes the supervisor
 
-Standard library, and modules that come with it in one archive: it runs with `-I -S`.
+Standard library, and modules that come with it in one archive: it runs with `-I -S`. Whoever opens
+the first session waits for its imports.
 """
 
 import json
 import os
-import select
 import signal
 import sys
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ _PRIVATE = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kern
 
 
 def main() -> NoReturn:
-    """Read the plan from the descriptor that the first argument names, and do what it says."""
-    with open(int(sys.argv[1]), "rb") as file:
+    """Read the plan from the descriptor that the last argument names, and do what it says."""
+    with open(int(sys.argv[-1]), "rb") as file:
         plan = json.load(file)
     try:
         _isolate(plan)
@@ -67,7 +67,7 @@ def _become(plan: dict[str, Any], data: Mapping[str, bytes], *, parent: int) -> 
     """Turn this freshly forked process, the first of its namespace, into the supervisor."""
     try:
         kernel.die_with_parent(signal.SIGKILL)
-        if select.select([parent], [], [], 0)[0]:
+        if _is_closed(parent):
             os._exit(1)  # it died before we had asked for that
         os.setsid()
         kernel.unshare(_PRIVATE)
@@ -87,6 +87,14 @@ def _become(plan: dict[str, Any], data: Mapping[str, bytes], *, parent: int) -> 
         sys.stderr.flush()
     finally:
         os._exit(1)
+
+
+def _is_closed(pipe: int) -> bool:
+    os.set_blocking(pipe, False)
+    try:
+        return not os.read(pipe, 1)
+    except BlockingIOError:
+        return False
 
 
 def _say_users() -> NoReturn:

@@ -3,10 +3,10 @@
 import ctypes
 import errno
 import os
-import platform
 from collections.abc import Callable, Collection
 from functools import cache
 
+_MACHINE = os.uname().machine
 _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -53,8 +53,8 @@ _SECCOMP_WAIT_KILLABLE = 1 << 5
 _CAPABILITY_VERSION_3 = 0x20080522
 
 # The C library wraps none of these. Unknown machines get a number no kernel has: ENOSYS.
-_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
-_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(platform.machine(), -1)
+_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, -1)
+_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(_MACHINE, -1)
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import struct
 from collections.abc import Mapping
 
 from agentrl_sandbox.inside import kernel
@@ -66,8 +65,8 @@ def make_read_only(target: str) -> None:
 
 
 def _set_attributes(what: str, at: int, path: bytes, flags: int, attributes: int) -> None:
-    value = ctypes.create_string_buffer(struct.pack("=QQQQ", attributes, 0, 0, 0), 32)
-    _call(what, _SETATTR, at, path, flags, value, ctypes.c_size_t(len(value)))
+    value = (ctypes.c_uint64 * 4)(attributes)  # to set; none to clear
+    _call(what, _SETATTR, at, path, flags, value, ctypes.c_size_t(ctypes.sizeof(value)))
 
 
 def make_root(fd: int, at: str) -> None:

@@ -16,6 +16,11 @@ from agentrl_sandbox.launch.local import StartedProcess, start_process
 from agentrl_sandbox.launch.shown import Shown, count_ids, memory_file, supervisor_command
 from agentrl_sandbox.root import ARCHIVE, FILES
 
+# An archive that is run by its path has Python import a third more than this.
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from agentrl_sandbox.isolate import main; main()"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NamespaceLauncher:
@@ -83,5 +88,5 @@ def isolating(shown: Shown, program: Sequence[str]) -> tuple[list[str], list[int
     }
     plan_fd = memory_file("plan", json.dumps(plan).encode())
     code_fd = memory_file("isolation", isolation())
-    command = [sys.executable, "-I", "-S", f"/proc/self/fd/{code_fd}", str(plan_fd)]
+    command = [sys.executable, "-I", "-S", "-c", _START, f"/proc/self/fd/{code_fd}", str(plan_fd)]
     return command, [*data_fds.values(), plan_fd, code_fd]
