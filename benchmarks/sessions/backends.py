@@ -34,7 +34,7 @@ def measure(bench: Benchmark) -> None:
         }
         ours, theirs = bench.compare(contenders).values()
         tidy()
-        bench.ratio(f"{kind}: {OURS} to {PEER}", ours, theirs, peer=PEER, by="wall")
+        bench.ratio(f"{kind}: {OURS} to {PEER}", ours, theirs, peer=PEER)
 
 
 def _starts(times: int, backend: Backend) -> Run:
