@@ -5,7 +5,7 @@ the kernel exempts root from the limit on processes. So root becomes a user id t
 user may be unable to reach the interpreter (below a home directory, say), so the interpreter's
 directories are first bound where it can, in a mount namespace of our own.
 
-Where this machine permits it, there is a user namespace that maps a run of ids, one for
+Where this machine permits it, the sandbox gets a user namespace that maps a run of ids, one for
 every session, and not only that of the supervisor. Such a map is written from outside: by root, or
 by the set-user-id programs newuidmap and newgidmap, which know what a user may have.
 

@@ -36,15 +36,14 @@ def main() -> NoReturn:
 def _isolate(plan: dict[str, Any]) -> NoReturn:
     data = {path: _read(fd) for path, fd in plan["data"].items()}
     own = enter.give_up_root(plan)
-    # Set anew after every change of user, which clears it.
-    kernel.die_with_parent(signal.SIGKILL)
-    if os.getppid() != plan["parent"]:
-        os._exit(1)  # it died before we had asked for that
     if own is None:
         kernel.enter_user_namespace()
     else:
         kernel.join(own, kernel.CLONE_NEWUSER)
+    # Not before: every change of user or of its rights clears it.
     kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != plan["parent"]:
+        os._exit(1)  # it died before we had asked for that
     kernel.forbid_new_privileges()
     kernel.leave_keyring()
     kernel.unshare(kernel.CLONE_NEWPID)  # the next child is the first of its own
