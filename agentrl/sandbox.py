@@ -57,7 +57,7 @@ class Pressure:
     """How long to wait for a place before `SandboxError`."""
 
 
-Backend = Literal["bubblewrap", "docker", "process"]
+Backend = Literal["namespaces", "bubblewrap", "docker", "process"]
 AfterTimeout = Literal["fresh", "restore", "end"]
 
 
@@ -65,7 +65,7 @@ AfterTimeout = Literal["fresh", "restore", "end"]
 class SandboxSettings:
     """How sessions are isolated. Hashable: sessions of equal settings share one pool."""
 
-    backend: Backend = "bubblewrap"
+    backend: Backend = "namespaces"
     allow_unisolated: bool = False
     """Let the `process` backend run model-written code with resource limits and nothing else."""
     after_timeout: AfterTimeout = "fresh"

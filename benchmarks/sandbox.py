@@ -6,6 +6,7 @@
 | `cells` | cells per second in 1, 8, 32 and 64 sessions that are open already; processor per cell |
 | `forks` | a fork by how much the interpreter holds, and the first cell in the copy |
 | `memory` | 1,000 live sessions, 100 forks; how many fit in 8 GiB |
+| `backends` | pools, sessions, forks and cells in namespaces of ours, relative to bubblewrap's |
 | `containers` | a container per session; the same rows for our own docker back-end |
 
 `--only GROUP ...` chooses. A cell is `1 + 1`; the peers run `print(1 + 1)`. A process per call
@@ -17,13 +18,14 @@ Python tools have it. Nobody's admission holds anything back: limits on pressure
 from collections.abc import Callable, Mapping
 
 from benchmarks.harness import Benchmark, parser
-from benchmarks.sessions import containers, forks, latency, memory, rates
+from benchmarks.sessions import backends, containers, forks, latency, memory, rates
 
 GROUPS: Mapping[str, Callable[[Benchmark], None]] = {
     "latency": latency.measure,
     "cells": rates.measure,
     "forks": forks.measure,
     "memory": memory.measure,
+    "backends": backends.measure,
     "containers": containers.measure,
 }
 

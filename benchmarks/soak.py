@@ -47,7 +47,7 @@ class Soak:
 
     sessions: int
     seed: int = 0
-    backend: Backend = "bubblewrap"
+    backend: Backend = "namespaces"
     at_once: int = 24
     sabotage: bool = True
     family: int | None = None
@@ -166,7 +166,7 @@ def arguments() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     made.add_argument("--sessions", type=positive, default=10_000, help="default 10,000")
     made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--backend", choices=get_args(Backend), default="bubblewrap")
+    made.add_argument("--backend", choices=get_args(Backend), default="namespaces")
     made.add_argument("--at-once", type=positive, default=24, help="families (default 24)")
     made.add_argument("--family", type=int, help="play this one alone")
     made.add_argument("--no-kills", action="store_true", help="kill no keeper or supervisor")

@@ -1,7 +1,7 @@
 """What every test runs under: one thread per process, named parts of the system, no leaks.
 
-A test marked with the name of a part of the system (`bubblewrap`, `gpu`) is skipped, with the
-reason, where that part is missing. `AGENTRL_REQUIRE=bubblewrap,gpu` names the parts that must be
+A test marked with the name of a part of the system (`namespaces`, `gpu`) is skipped, with the
+reason, where that part is missing. `AGENTRL_REQUIRE=namespaces,gpu` names the parts that must be
 there: a test that lacks one of those fails. A machine that has to prove something sets it, so that
 nothing is skipped behind its back.
 """
@@ -47,6 +47,14 @@ def missing_bubblewrap() -> str:
     command = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     return "" if ran.returncode == 0 else f"bwrap cannot unshare: {ran.stderr.strip()}"
+
+
+def missing_namespaces() -> str:
+    """Return why we can isolate nothing by ourselves here, or an empty string."""
+    from agentrl_sandbox.layers import layers
+
+    (row,) = (layer for layer in layers() if layer.name == "user namespaces")
+    return "" if row.live else f"{row.detail}; {row.get_it}"
 
 
 def missing_cgroup() -> str:
@@ -131,6 +139,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "docker": cache(missing_docker),
     "gpu": cache(missing_gpu),
     "gui": cache(missing_gui),
+    "namespaces": cache(missing_namespaces),
     "ray": cache(missing_ray),
     **{name: partial(missing_peer, name) for name in PEERS},
 }

@@ -250,7 +250,7 @@ def _isolated(config: RunConfig) -> Iterator[str]:
     if sandbox.backend == "process" and not sandbox.allow_unisolated:
         yield (
             "sandbox.backend is process, which does not isolate model-written code from this "
-            "machine; use bubblewrap, or accept it with sandbox.allow_unisolated: true"
+            "machine; use namespaces, or accept it with sandbox.allow_unisolated: true"
         )
 
 

@@ -366,8 +366,9 @@ class PressureSection(Section):
 class SandboxSection(Section):
     """Where model-written code runs."""
 
-    backend: Literal["bubblewrap", "docker", "process"] = "bubblewrap"
-    """Namespaces through bubblewrap, a container, or a bare process with resource limits only."""
+    backend: Literal["namespaces", "bubblewrap", "docker", "process"] = "namespaces"
+    """Namespaces of our own making, or through bubblewrap, a container, or a bare process with
+    resource limits only."""
     allow_unisolated: bool = False
     """Let the `process` back-end run model-written code with resource limits and nothing else."""
     after_timeout: Literal["fresh", "restore", "end"] = "fresh"

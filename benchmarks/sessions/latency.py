@@ -16,13 +16,13 @@ _KINDS = (
 )
 
 
-def measure(bench: Benchmark, backend: Backend = "bubblewrap") -> None:
+def measure(bench: Benchmark, backend: Backend = "namespaces") -> None:
     """Add the rows of start, open, cell, fork and close."""
     times = 20 if bench.quick else 200
     if backend == "docker":
         times //= 4
     seen = asyncio.run(_play(times, backend))
-    before = "" if backend == "bubblewrap" else f"{backend}: "
+    before = "" if backend == "namespaces" else f"{backend}: "
     for what in _KINDS:
         seen.state(bench, what, goal_ms=_GOALS_MS.get(what), title=f"{before}{what}")
 

@@ -36,7 +36,7 @@ class Cpu:
 class Sessions:
     """Sessions that stay open between a contender's set-up and its run."""
 
-    def __init__(self, count: int, calls: int, cpu: Cpu, backend: Backend = "bubblewrap") -> None:
+    def __init__(self, count: int, calls: int, cpu: Cpu, backend: Backend = "namespaces") -> None:
         self._count = count
         self._calls = calls // count
         self._cpu = cpu
@@ -81,7 +81,8 @@ def tidy() -> None:
         _later.pop()()
 
 
-def _tidied(set_up: Callable[[], Run]) -> Run:
+def tidied(set_up: Callable[[], Run]) -> Run:
+    """Set a contender up, once what the one before left open is closed."""
     tidy()
     return set_up()
 
@@ -127,11 +128,11 @@ def measure(bench: Benchmark) -> None:
     contenders: dict[str, Contender] = {}
     for count in SESSIONS:
         sessions = Sessions(count, calls, cpu[count])
-        contenders[f"cells {count}"] = Contender(set_up=partial(_tidied, sessions.set_up))
+        contenders[f"cells {count}"] = Contender(set_up=partial(tidied, sessions.set_up))
     for name, command in ((PEER_BARE, _BARE), (PEER_WHOLE, _WHOLE)):
         for at_once in (1, 8):
             make = partial(processes, command, at_once, fewer)
-            contenders[f"{name} {at_once}"] = Contender(set_up=partial(_tidied, make))
+            contenders[f"{name} {at_once}"] = Contender(set_up=partial(tidied, make))
     runs = bench.compare(contenders)
     tidy()
     for count in SESSIONS:

@@ -18,7 +18,7 @@ _MEGABYTE = 2**20
 Done = TypeVar("Done")
 
 
-def settings(backend: Backend = "bubblewrap", *, memory_mb: int = 512) -> SandboxSettings:
+def settings(backend: Backend = "namespaces", *, memory_mb: int = 512) -> SandboxSettings:
     """Return settings under which nobody waits for anything but the machine."""
     return SandboxSettings(
         backend=backend,

@@ -17,7 +17,8 @@ __all__ = ["ForkServerPool", "Layer", "Session", "layers", "open_pool", "open_se
 def open_pool(settings: SandboxSettings) -> ForkServerPool:
     """Return a pool; nothing is started before its first session.
 
-    `ConfigError` when bubblewrap is missing, or a bare process was not explicitly allowed.
+    `ConfigError` when bubblewrap is asked for and missing, or a bare process was not explicitly
+    allowed.
     """
     return ForkServerPool(settings)
 

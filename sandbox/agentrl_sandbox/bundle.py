@@ -1,5 +1,7 @@
 """The archive that is shipped into the isolation: `agentrl_sandbox.inside` and a main, in one zip.
 
+What makes the isolation is an archive as well, with the modules it needs beside these.
+
 The interpreter inside runs the archive in isolated mode, so nothing of the host's paths or
 environment takes part, and the sandbox needs no view of where agentrl is installed. Modules come
 compiled, which saves a start 70 ms; a container's interpreter may be of another
@@ -17,20 +19,35 @@ from importlib.resources import files
 _PYC_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
 
 
-@cache
+_ISOLATION = ("enter.py", "isolate.py")
+
+
 def bundle(main: str = "supervisor", *, portable: bool = False) -> bytes:
     """Return the archive, which runs `main` of a module; `portable` for any Python since 3.11."""
+    return _archive(f"agentrl_sandbox.inside.{main}", (), portable=portable)
+
+
+def isolation() -> bytes:
+    """Return the archive that makes the isolation and becomes what runs inside."""
+    return _archive("agentrl_sandbox.isolate", _ISOLATION, portable=False)
+
+
+@cache
+def _archive(main: str, beside: tuple[str, ...], *, portable: bool) -> bytes:
+    package = files("agentrl_sandbox")
+    modules = {name: package / name for name in beside}
+    for source in (package / "inside").iterdir():
+        if source.name.endswith(".py"):
+            modules[f"inside/{source.name}"] = source
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        text = f"from agentrl_sandbox.inside.{main} import main\n\nmain()\n"
-        archive.writestr("__main__.py", text)
+        archive.writestr("__main__.py", f"from {main} import main\n\nmain()\n")
         archive.writestr("agentrl_sandbox/__init__.py", "")
-        for source in (files("agentrl_sandbox") / "inside").iterdir():
-            if source.name.endswith(".py"):
-                name = f"agentrl_sandbox/inside/{source.name}"
-                archive.writestr(f"{name}c", _compiled(name, source.read_bytes()))
-                if portable:
-                    archive.writestr(name, source.read_bytes())
+        for path, source in modules.items():
+            name = f"agentrl_sandbox/{path}"
+            archive.writestr(f"{name}c", _compiled(name, source.read_bytes()))
+            if portable:
+                archive.writestr(name, source.read_bytes())
     return buffer.getvalue()
 
 

@@ -1,11 +1,11 @@
-"""Runs between the host and bubblewrap, as a script: gives up root, then becomes bubblewrap.
+"""Gives up root. As a script it runs between the host and bubblewrap, and becomes that.
 
-Bubblewrap started by real root would leave files of root under /proc/sys writable from inside, and
+A sandbox made by real root would leave files of root under /proc/sys writable from inside, and
 the kernel exempts root from the limit on processes. So root becomes a user id that nobody has. That
 user may be unable to reach the interpreter (below a home directory, say), so the interpreter's
 directories are first bound where it can, in a mount namespace of our own.
 
-Where this machine permits it, bubblewrap is given a user namespace that maps a run of ids, one for
+Where this machine permits it, the sandbox gets a user namespace that maps a run of ids, one for
 every session, and not only that of the supervisor. Such a map is written from outside: by root, or
 by the set-user-id programs newuidmap and newgidmap, which know what a user may have.
 
@@ -114,20 +114,30 @@ def write_map(pid: int, kind: str, extents: Sequence[Sequence[int]]) -> bool:
     return True
 
 
-def main(plan: dict[str, Any]) -> None:
-    """Do what the plan says and become its command."""
+def give_up_root(plan: dict[str, Any]) -> int | None:
+    """Become the user of the plan, if it names one.
+
+    Returns the user namespace that maps the ids of the plan; None where there are none, or where
+    that is refused.
+    """
     os.umask(0o077)
     os.chdir("/")
     _go_before_the_trainer()
-    # Opened now: it may be out of reach for the user we become.
-    program = os.open(plan["program"], os.O_RDONLY)
-    os.set_inheritable(program, True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     user_id, users = plan["user_id"], plan["users"]
     own = None if users is None else namespace(user_id, users)
     if user_id is not None:
         stage(plan["stage"])
         become(user_id)
+    return own
+
+
+def main(plan: dict[str, Any]) -> None:
+    """Do what the plan says and become its command."""
+    # Opened now: it may be out of reach for the user we become.
+    program = os.open(plan["program"], os.O_RDONLY)
+    os.set_inheritable(program, True)
+    own = give_up_root(plan)
     joined = ["--unshare-user"]
     if own is not None:
         os.set_inheritable(own, True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,14 @@ from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.cgroup.cgroups import why_not
 from agentrl_sandbox.cgroup.place import own_place
 from agentrl_sandbox.inside import landlock, notify, seccomp
-from agentrl_sandbox.launch import INSTALL
-from agentrl_sandbox.launch.bubblewrap import user_ids
+from agentrl_sandbox.launch import INSTALL, NamespaceLauncher
 from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine, Image
+from agentrl_sandbox.launch.forbidden import ways_out
 from agentrl_sandbox.launch.users import LEND_IDS
+from agentrl_sandbox.needs import why_refused
 
 _PROBE_S = 5.0
+_NAMESPACES, _USERS = "user namespaces", "user id per session"
 _CGROUP_GET_IT = {
     1: "run as root, or have root make a directory in /sys/fs/cgroup/memory and in .../pids, "
     "chown -R both to you and write your shell's process id into their cgroup.procs",
@@ -38,8 +39,8 @@ class Layer:
 
 def layers() -> tuple[Layer, ...]:
     """Return every layer agentrl can use, live or not."""
-    own = (_bubblewrap(), _namespaces(), _users(), _seccomp(), _landlock())
-    return (*own, *_cgroups(), _docker())
+    own = (*_namespaces(), _seccomp(), _landlock())
+    return (*own, *_cgroups(), _bubblewrap(), _docker())
 
 
 def _run(*command: str) -> str | None:
@@ -53,30 +54,27 @@ def _run(*command: str) -> str | None:
     return done.stdout.decode(errors="replace").strip()
 
 
+def _namespaces() -> tuple[Layer, Layer]:
+    """Return whether a sandbox can be made, and with how many users."""
+    get_it, more = ways_out(), f"run as root, or {LEND_IDS}"
+    try:
+        ids = NamespaceLauncher().user_ids(_PROBE_S)
+    except (AgentrlError, OSError, subprocess.SubprocessError) as error:
+        why = str(error) if isinstance(error, AgentrlError) else why_refused(error)
+        users = Layer(_USERS, False, "nothing can be isolated", more)
+        return Layer(_NAMESPACES, False, why, get_it), users
+    detail = "user, mount, process, network, IPC and host name namespaces"
+    shared = "all sessions of a pool share one"
+    users = Layer(
+        _USERS, ids > 1, f"{ids - 1} ids for each supervisor" if ids > 1 else shared, more
+    )
+    return Layer(_NAMESPACES, True, detail, get_it), users
+
+
 def _bubblewrap() -> Layer:
     version = _run("bwrap", "--version")
-    return Layer("bubblewrap", version is not None, version or "no bwrap on PATH", INSTALL)
-
-
-def _namespaces() -> Layer:
-    command = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true")
-    live = _run(*command) is not None
-    detail = "user, mount, process and network namespaces"
-    get_it = "sysctl -w user.max_user_namespaces=10000"
-    if Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").exists():
-        get_it = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    return Layer("user namespaces", live, detail if live else "refused by this machine", get_it)
-
-
-def _users() -> Layer:
-    name, get_it = "user id per session", f"run as root, or {LEND_IDS}"
-    try:
-        count = user_ids(shutil.which("bwrap") or "bwrap", _PROBE_S)
-    except (AgentrlError, OSError, subprocess.SubprocessError):
-        return Layer(name, False, "nothing can be isolated", get_it)
-    if count < 2:
-        return Layer(name, False, "all sessions of a pool share one", get_it)
-    return Layer(name, True, f"{count - 1} ids for each supervisor", get_it)
+    detail = "no bwrap on PATH; for browsers, desktops and sandbox.backend: bubblewrap"
+    return Layer("bubblewrap", version is not None, version or detail, INSTALL)
 
 
 def _seccomp() -> Layer:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.launch import BubblewrapLauncher, launcher
-from agentrl_sandbox.launch.bubblewrap import user_ids
+from agentrl_sandbox.launch import BubblewrapLauncher, NamespaceLauncher, launcher
 from agentrl_sandbox.launch.engine import Engine, Image
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
 
 PROBE_S = 1.0
-"""How long bubblewrap is waited for; what takes longer is left to the first session."""
+"""How long a trial is waited for; what takes longer is left to the first session."""
 
 
 def missing_sandbox(config: "RunConfig") -> Iterator[str]:
@@ -34,8 +33,15 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
         return
     if settings.backend == "docker":
         yield from missing_image(Image("sandbox.image", settings.image))
-    elif isinstance(found, BubblewrapLauncher) and (why := _refused(found.path)):
-        yield found.explain(why)
+    elif isinstance(found, NamespaceLauncher | BubblewrapLauncher):
+        try:
+            found.user_ids(PROBE_S)
+        except ConfigError as error:
+            yield str(error)
+        except subprocess.TimeoutExpired:
+            return
+        except (OSError, subprocess.SubprocessError) as error:
+            yield found.explain(why_refused(error))
 
 
 def missing_image(image: Image) -> Iterator[str]:
@@ -47,14 +53,9 @@ def missing_image(image: Image) -> Iterator[str]:
         yield str(error)
 
 
-def _refused(path: str) -> str:
-    """Return what bubblewrap says where this machine refuses it, or an empty string."""
-    try:
-        user_ids(path, PROBE_S)
-    except subprocess.CalledProcessError as error:
-        return error.stderr.decode(errors="replace").strip() or f"exit code {error.returncode}"
-    except subprocess.TimeoutExpired:
-        return ""
-    except OSError as error:
-        return str(error)
-    return ""
+def why_refused(error: OSError | subprocess.SubprocessError) -> str:
+    """Return why nothing can be isolated, of the error of a trial."""
+    if isinstance(error, subprocess.CalledProcessError):
+        said = error.stderr.decode(errors="replace").strip()
+        return said or f"the trial ended with exit code {error.returncode}"
+    return str(error)

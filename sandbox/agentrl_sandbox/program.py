@@ -10,39 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentrl_sandbox.cgroup import Bounds, Cgroups, Group
-from agentrl_sandbox.visible_files import covered_paths, usr_directories
+from agentrl_sandbox.root import bubblewrap_words, system_steps
 
-_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
-_ABOVE = ("/usr", "/usr/local")
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 UNSHARED = ("cgroup-try", "ipc", "net", "pid", "uts")
-
-
-def read_only(
-    files: Sequence[str], shown: Sequence[tuple[str, str]], *, system_packages: bool
-) -> list[str]:
-    """Return the options that show the system's programs, some of its files, and more; read-only.
-
-    `files` may be missing; `shown` are paths outside and where they are inside. For
-    `system_packages` see `covered_paths`: what it names is there, and empty.
-    """
-    options = [word for path in _ABOVE for word in ("--perms", "0755", "--dir", path)]
-    for path in (*map(str, usr_directories()), *_SYSTEM):
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            options += ["--ro-bind", path, path]
-    for path in files:
-        options += ["--ro-bind-try", path, path]
-    for source, target in shown:
-        options += ["--ro-bind", source, target]
-    bound = [target for _, target in shown]
-    for path in covered_paths(bound, system_packages=system_packages):
-        if os.path.isdir(path):
-            options += ["--tmpfs", path, "--remount-ro", path]
-        else:
-            options += ["--ro-bind", "/dev/null", path]
-    return options
 
 
 def bubblewrap_options(
@@ -63,7 +34,7 @@ def bubblewrap_options(
     options = [f"--unshare-{kind}" for kind in UNSHARED]
     options += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
     options += ["--uid", "1000", "--gid", "1000", "--hostname", host_name]
-    options += read_only(_ETC, shown, system_packages=True)
+    options += bubblewrap_words(system_steps(_ETC, shown, system_packages=True))
     options += ["--proc", "/proc", "--dev", "/dev"]
     for path in writable:
         options += ["--size", f"{writable_bytes}", "--tmpfs", path]

@@ -1,4 +1,4 @@
-"""This machine's files as programs in bubblewrap see them: what is bound, and what is covered.
+"""This machine's files as isolated programs see them: what is bound, and what is covered.
 
 An allow-list. Of /usr it has the directories in which systems keep programs and their data, of an
 interpreter elsewhere the program and its libraries. Python packages are not on it: sessions import

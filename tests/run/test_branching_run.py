@@ -45,7 +45,7 @@ def config_file(folder: Path, branching: str = AEPO, mode: str = "sync") -> Path
     return path
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_run_branches_and_says_why(tmp_path: Path, mode: str) -> None:
     result = train(config_file(tmp_path, mode=mode))
@@ -75,7 +75,7 @@ def test_a_run_branches_and_says_why(tmp_path: Path, mode: str) -> None:
     assert len(alone.output) < len(said.output)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 def test_a_resumed_run_writes_its_later_steps_once(tmp_path: Path) -> None:
     path = config_file(tmp_path)
     folder = train(path, {"run.steps": 1}).folder

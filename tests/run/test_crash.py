@@ -30,7 +30,7 @@ from agentrl.store.segment import HEAD_BYTES, scan
 from benchmarks.seen import Seen, position_of
 from tests.support import processes
 
-pytestmark = [pytest.mark.bubblewrap, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(1200)]
 
 CONFIG = """
 run: {{name: first, folder: {folder}, steps: 1, checkpoint_every: 2, seed: 3}}

@@ -59,7 +59,7 @@ metrics: {{tensorboard: false}}
 """The quickstart's task, eight of its tasks, two epochs."""
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 def test_sums_with_a_python_tool_save_tokens_in_the_second_epoch(tmp_path: Path) -> None:
     """Tools run in the sandbox again, and answer as they did."""
     path = tmp_path / "sums.yaml"

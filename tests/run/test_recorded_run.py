@@ -34,7 +34,7 @@ metrics: {{tensorboard: false}}
 
 
 @pytest.mark.slow
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 def test_a_tiny_policy_comes_to_follow_its_experts(tmp_path: Path) -> None:
     """The figure counts turns before the first patch only, so no patch can raise it."""
     recordings, config = tmp_path / "sums.jsonl", tmp_path / "tiny.yaml"

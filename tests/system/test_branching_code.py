@@ -95,7 +95,7 @@ async def grow(topology: AnyTopology, seed: int) -> Grown:
         ).grow(task, seed=seed, sampling=Sampling())
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32), roots=st.integers(1, 3), weight=st.floats(0, 2))
@@ -115,7 +115,7 @@ async def test_forked_siblings_diverge_without_interference(
     check_apart(grown)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_places_held_for_later_stay_as_they_were() -> None:
     grown = await grow(TreeGrpo(trees=1, rounds=2, width=3), 3)
     assert len(grown.tree.leaves) == 7

@@ -101,13 +101,13 @@ async def test_the_player_reads_the_tool() -> None:
     assert env.gold(task, (*task.messages, first.message, told)).text == "12345"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_check_env_of_the_quickstart() -> None:
     promises = await check_env(CodeEnv(families=QUICKSTART, system=""), episodes=1)
     assert {"gold scores", "doing nothing does not score", "forks do not interfere"} <= {*promises}
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_players_in_the_sandbox() -> None:
     env = CodeEnv(families=["basic_arithmetic", "prime_factorization", "spell_backward"])
     try:
@@ -120,7 +120,7 @@ async def test_players_in_the_sandbox() -> None:
         await env.close()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_names_live_on_and_fork() -> None:
     env = CodeEnv(families="gcd")
     fork: CodeEnv | None = None

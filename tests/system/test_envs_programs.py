@@ -288,7 +288,7 @@ def test_a_mix_takes_turns() -> None:
     assert tags == ["records", "machine", "records", "machine", "records"]
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_check_env_of_every_family(name: str) -> None:
     env = agentrl.make(f"programs/{camel(name)}-v0", level=1)
@@ -296,7 +296,7 @@ async def test_check_env_of_every_family(name: str) -> None:
     assert {"gold scores", "doing nothing does not score", "forks do not interfere"} <= {*promises}
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_knowing_the_examples_by_heart_is_not_enough() -> None:
     """Nor is any constant, and a program that does nothing earns nothing."""
     async with run_scope():
@@ -308,7 +308,7 @@ async def test_knowing_the_examples_by_heart_is_not_enough() -> None:
                 assert (await grade(task, Artefacts())).score == 0
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_every_gold_solution_scores() -> None:
     async with run_scope():
         env = ProgramsEnv(families=list(FAMILIES), level=3, partial_credit=False)
@@ -321,7 +321,7 @@ async def test_every_gold_solution_scores() -> None:
         await env.close()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_the_step_that_pays_says_what_was_graded(tmp_path: Path) -> None:
     env = ProgramsEnv(families="numerals")
     (task,) = first("numerals")
@@ -342,7 +342,7 @@ async def test_the_step_that_pays_says_what_was_graded(tmp_path: Path) -> None:
     assert await grade(task, stored) == graded
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_credit_is_partial_or_not() -> None:
     (task,) = first("numerals")
     gold = FAMILIES["numerals"].program(task.data["params"])
@@ -360,7 +360,7 @@ async def test_credit_is_partial_or_not() -> None:
     assert earned == [info["grade"].score, 0.0]
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_the_last_turn_is_graded_as_it_is() -> None:
     env = ProgramsEnv(families="machine", max_turns=2)
     (task,) = first("machine")
@@ -379,7 +379,7 @@ async def test_the_last_turn_is_graded_as_it_is() -> None:
         await env.close()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_what_the_episode_broke_is_not_what_grades() -> None:
     """The interpreter can load no file any more. A right file scores all the same, a link not."""
     poison = (

@@ -157,7 +157,7 @@ def test_pathological_texts_take_no_time() -> None:
         edited("a" * 2**22, "a", "b", path="f")
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_files_are_written_read_edited_and_listed(files: Files) -> None:
     assert await files.write_file("src/a.py", "x = 1\ny = 'é'\n") == "Wrote 15 bytes to 'src/a.py'."
     assert await files.read_file("src/a.py") == "     1\tx = 1\n     2\ty = 'é'"
@@ -171,7 +171,7 @@ async def test_files_are_written_read_edited_and_listed(files: Files) -> None:
     assert await files.list_files("src") == "a.py (15 bytes)"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_what_the_model_got_wrong_is_told_to_it(files: Files) -> None:
     session = await files.session()
     await session.write("dir/bytes", b"ab\xff")
@@ -205,7 +205,7 @@ async def test_what_the_model_got_wrong_is_told_to_it(files: Files) -> None:
         assert "Errno" not in str(told.value)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_listing_has_an_end_and_one_line_for_each_name(files: Files) -> None:
     session = await files.session()
     code = (
@@ -232,7 +232,7 @@ async def test_a_listing_has_an_end_and_one_line_for_each_name(files: Files) -> 
     assert note == f"(cut after {ENTRIES_MAX} entries; list a directory below, or fewer levels)"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_they_keep_a_tool_s_promises() -> None:
     calls = [
         ToolCall("1", "write_file", {"path": "a/b", "content": "one\ntwo\n"}),
@@ -244,7 +244,7 @@ async def test_they_keep_a_tool_s_promises() -> None:
     assert "forks do not interfere" in proven
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_lost_session_is_nobody_s_answer(files: Files) -> None:
     await files.write_file("a", "b")
     await (await files.session()).close()

@@ -275,7 +275,7 @@ os.mkfifo('out/pipe.json')
 """
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_patterns_take_regular_files_only(fresh: OpenSession) -> None:
     session = await fresh()
     assert (await session.exec(HOSTILE_DIRECTORY)).ok
@@ -301,7 +301,7 @@ open('zz', 'w').write('kept')
 """
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @watched
 async def test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_collection(
     fresh: OpenSession,
@@ -318,7 +318,7 @@ async def test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_co
     assert [file.path for file in (await collect(session, ["out/zz"])).files] == ["out/zz"]
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_files_that_are_listed_as_too_large_are_refused_unread(fresh: OpenSession) -> None:
     """Sparse files are made at once, and reading thousands of them takes the trainer minutes."""
     session = await fresh()
@@ -339,7 +339,7 @@ GOOD = "def solve(x):\n    return x * x\n"
 SQUARES = [CallTest(id=f"n{n}", arguments=(n,), wanted=n * n) for n in (0, 3, -7)]
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_the_right_program_passes(fresh: OpenSession) -> None:
     grade = await grade_calls(program(GOOD), SQUARES, open_session=fresh)
     assert grade.score == 1.0, grade
@@ -348,7 +348,7 @@ async def test_the_right_program_passes(fresh: OpenSession) -> None:
     assert half.tests[0].error == "returned 9"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_program_may_have_modules_of_its_own(fresh: OpenSession) -> None:
     source = "from lib.square import square\ndef solve(x): return square(x)"
     module = {"lib/__init__.py": "", "lib/square.py": "def square(x): return x * x"}
@@ -474,7 +474,7 @@ def solve(x): return 'SECRET'
 }
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_an_attack_earns_nothing(name: str, fresh: OpenSession) -> None:
     grade = await grade_calls(program(ATTACKS[name]), [secret_test()], open_session=fresh)
@@ -485,7 +485,7 @@ async def test_an_attack_earns_nothing(name: str, fresh: OpenSession) -> None:
     assert (await grade_calls(program(GOOD), SQUARES, open_session=fresh)).score == 1.0
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_the_search_finds_what_is_there_to_find(fresh: OpenSession) -> None:
     test = secret_test()
     planted = program(SEARCH, **{"tests/expected.txt": test.wanted})
@@ -504,7 +504,7 @@ STARTUP = {
 }
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_files_that_run_at_startup_elsewhere_do_not_run_here(fresh: OpenSession) -> None:
     source = "import os\ndef solve(x): return [os.path.exists('ran'), len('abc')]"
     wanted = [CallTest(id="clean", arguments=(1,), wanted=[False, 3])]
@@ -512,7 +512,7 @@ async def test_files_that_run_at_startup_elsewhere_do_not_run_here(fresh: OpenSe
     assert grade.score == 1.0, grade
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_one_test_leaves_nothing_for_the_next(fresh: OpenSession) -> None:
     source = """
 import builtins, os, sys
@@ -528,7 +528,7 @@ def solve(x):
     assert grade.score == 1.0, grade
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_an_episode_cannot_reach_its_grading(fresh: OpenSession) -> None:
     """What the episode's interpreter was turned into stays behind with it."""
     episode = await fresh()
@@ -543,7 +543,7 @@ async def test_an_episode_cannot_reach_its_grading(fresh: OpenSession) -> None:
 # Statuses, and what is nobody's grade.
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_failures_of_the_program_are_failed_tests(fresh: OpenSession) -> None:
     cases = {
         "def solve(x): return 1 / 0": "error",
@@ -559,7 +559,7 @@ async def test_failures_of_the_program_are_failed_tests(fresh: OpenSession) -> N
         assert grade.tests[0].error
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_after_two_timeouts_the_rest_is_not_run(fresh: OpenSession) -> None:
     source = "import time\ndef solve(x):\n    time.sleep(60 if x else 0)\n    return x * x"
     tests = [CallTest(id=f"t{n}", arguments=(n,), wanted=n * n) for n in (0, 1, 2, 3, 0 - 1)]
@@ -607,7 +607,7 @@ async def test_nothing_to_grade_by_is_a_configuration_error() -> None:
         await grade_calls(program(GOOD), [], open_session=InMemorySandboxPool({}).open)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_grading_again_gives_the_same_grade(fresh: OpenSession, tmp_path: Path) -> None:
     source = "def solve(x):\n    if x < 0: raise ValueError(x)\n    return x + x"
     artefacts = program(source)
@@ -638,7 +638,7 @@ def report(text: bytes, **others: bytes) -> Artefacts:
     return Artefacts(files=tuple(Artefact(path, files[path]) for path in sorted(files)))
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_checkers_program_judges_files(fresh: OpenSession) -> None:
     good = await judge_with(COUNT, report(b"a b c"), open_session=fresh)
     assert good.score == 1.0
@@ -646,7 +646,7 @@ async def test_a_checkers_program_judges_files(fresh: OpenSession) -> None:
     assert (bad.score, bad.tests[0].error, bad.tests[1].passed) == (0.5, "2 rows", True)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_planted_files_do_not_reach_the_checker(fresh: OpenSession) -> None:
     class Bomb:
         def __reduce__(self) -> Any:
@@ -665,7 +665,7 @@ async def test_planted_files_do_not_reach_the_checker(fresh: OpenSession) -> Non
     assert not pwned()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize(
     "ending",
     [

@@ -111,7 +111,7 @@ def test_programs_that_do_nothing_pass_no_task(family: str) -> None:
         assert sum(shares) / len(shares) <= PROGRAM_GUESS
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_program_that_is_not_written_is_worth_nothing() -> None:
     env = ProgramsEnv(families=PROGRAMS[0])
     (task,) = islice(env.tasks("train"), 1)

@@ -102,8 +102,6 @@ def test_a_first_run_is_refused_before_torch_is_imported(root: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("code/ChainSum-v0", "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH"),
-        ("programs/Mix-v0", "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH"),
         ("miniwob/ClickTest-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
         ("shop/Mix-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
         ("gui/Dialog-v0", "no desktop can be run without bwrap, Xvfb"),
@@ -114,6 +112,15 @@ def test_programs_that_an_environment_needs(env: str, said: str, empty_path: Pat
     with pytest.raises(ConfigError, match=said):
         check_machine(config_of(env))
     check_machine(config_of("reasoning/ChainSum-v0"))
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("env", ["code/ChainSum-v0", "programs/Mix-v0"])
+def test_a_sandbox_needs_no_program(env: str, empty_path: Path) -> None:
+    check_machine(config_of(env))
+    config = config_of(env, sandbox={"backend": "bubblewrap"})
+    with pytest.raises(ConfigError, match="'bubblewrap' and there is no bwrap on PATH"):
+        check_machine(config)
 
 
 def test_a_browser_of_ones_own_that_is_not_there() -> None:
@@ -131,8 +138,9 @@ def test_a_machine_that_refuses_namespaces(empty_path: Path) -> None:
         "#!/bin/sh\necho bwrap: No permissions to create a namespace >&2\nexit 1\n"
     )
     bubblewrap.chmod(0o755)
+    config = config_of("code/ChainSum-v0", sandbox={"backend": "bubblewrap"})
     with pytest.raises(ConfigError, match=r"bubblewrap could not build .*: bwrap: No permissions"):
-        check_machine(config_of("code/ChainSum-v0"))
+        check_machine(config)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +177,7 @@ class OwnEnv(ToolEnv):
 
 
 def test_tools_of_an_own_environment_say_what_they_need(empty_path: Path) -> None:
-    config = config_of(f"{__name__}:OwnEnv")
+    config = config_of(f"{__name__}:OwnEnv", sandbox={"backend": "bubblewrap"})
     with pytest.raises(ConfigError, match="there is no bwrap on PATH"):
         evaluate(config, player="gold")
     assert isinstance(wiring.env_factory(config, plays=False)(), OwnEnv)
@@ -353,7 +361,8 @@ def test_the_sentence_comes_before_anything_heavy(
     program = (
         "import sys\n"
         "from agentrl.cli import main\n"
-        f"sys.argv = ['agentrl', '{command}', {str(root / 'configs' / 'quickstart.yaml')!r}]\n"
+        f"sys.argv = ['agentrl', '{command}', {str(root / 'configs' / 'quickstart.yaml')!r}, "
+        "'sandbox.backend=bubblewrap']\n"
         "try:\n"
         "    main()\n"
         "finally:\n"

@@ -79,7 +79,10 @@ async def test_figures_follow_the_text_when_the_model_can_see(
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param(SandboxSettings(), id="namespaces", marks=pytest.mark.namespaces),
+        pytest.param(
+            SandboxSettings(backend="bubblewrap"), id="bubblewrap", marks=pytest.mark.bubblewrap
+        ),
         pytest.param(BARE, id="process"),
     ],
 )

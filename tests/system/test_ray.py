@@ -89,7 +89,7 @@ def devices_of(actor: Any) -> str | None:
     return os.environ.get(VARIABLE)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
     import ray
 

@@ -16,7 +16,10 @@ from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 BACKENDS = [
-    pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(SandboxSettings(), id="namespaces", marks=pytest.mark.namespaces),
+    pytest.param(
+        SandboxSettings(backend="bubblewrap"), id="bubblewrap", marks=pytest.mark.bubblewrap
+    ),
     pytest.param(SandboxSettings(backend="docker"), id="docker", marks=pytest.mark.docker),
     pytest.param(BARE, id="process"),
 ]
@@ -68,7 +71,7 @@ async def test_the_scripted_sandbox_answers_keeps_files_and_forks() -> None:
 
 
 def test_a_bare_process_must_be_allowed_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"allow_unisolated: true.*apt-get install bubblewrap"):
+    with pytest.raises(ConfigError, match=r"allow_unisolated: true.*sandbox.backend: namespaces"):
         open_pool(SandboxSettings(backend="process"))
 
 
@@ -78,8 +81,8 @@ def test_a_missing_bubblewrap_is_refused_with_both_ways_out(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigError) as refusal:
-        open_pool(SandboxSettings(allow_unisolated=allow))
-    for part in ("no bwrap", "apt-get install bubblewrap", "sandbox.backend: process"):
+        open_pool(SandboxSettings(backend="bubblewrap", allow_unisolated=allow))
+    for part in ("no bwrap", "apt-get install bubblewrap", "sandbox.backend: namespaces"):
         assert part in str(refusal.value)
 
 
@@ -90,7 +93,7 @@ async def test_a_bubblewrap_that_cannot_unshare_is_refused_with_its_own_words(
     fake.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    async with no_leak(), opened(SandboxSettings()) as pool:
+    async with no_leak(), opened(SandboxSettings(backend="bubblewrap")) as pool:
         with pytest.raises(ConfigError, match=r"No permissions.*user namespaces.*: process"):
             await pool.open()
 

@@ -209,7 +209,7 @@ async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
     await check_no_leak(before)
 
 
-@pytest.mark.parametrize("backend", ["bubblewrap", "docker", "process"])
+@pytest.mark.parametrize("backend", ["namespaces", "bubblewrap", "docker", "process"])
 def test_packages_that_are_no_directory_are_refused(backend: Backend, tmp_path: Path) -> None:
     wrong = SandboxSettings(
         backend=backend, allow_unisolated=True, packages=str(tmp_path / "nothing")
@@ -509,6 +509,7 @@ def packages() -> Iterator[str]:
 @pytest.mark.parametrize(
     "backend",
     [
+        pytest.param("namespaces", marks=pytest.mark.namespaces),
         pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
         pytest.param("docker", marks=pytest.mark.docker),
     ],

@@ -189,7 +189,7 @@ def packages(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_session_returns_the_figures_of_a_cell(packages: str) -> None:
     """What it drew before an error too; a fork draws its own; the next cell begins without any."""
     settings = SandboxSettings(

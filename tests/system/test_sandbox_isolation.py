@@ -1,4 +1,4 @@
-"""What code inside bubblewrap can see and do: nothing of the host, nothing of other sessions.
+"""What code in namespaces can see and do, whoever made them: nothing of the host, or of others.
 
 Each cell is an attack that decides by itself whether it succeeded, and says how.
 """
@@ -14,8 +14,6 @@ import pytest
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session, open_pool
 
-pytestmark = pytest.mark.bubblewrap
-
 HERE = str(Path(__file__).parent)
 SYSCALL = """
 import ctypes, errno, platform
@@ -28,9 +26,14 @@ def call(x86_64, aarch64, *arguments):
 """
 
 
-@pytest.fixture
-async def pool() -> AsyncIterator[ForkServerPool]:
-    opened = open_pool(SandboxSettings())
+@pytest.fixture(
+    params=[
+        pytest.param("namespaces", marks=pytest.mark.namespaces),
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+    ]
+)
+async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
+    opened = open_pool(SandboxSettings(backend=request.param))
     yield opened
     await opened.close()
 

@@ -228,7 +228,7 @@ def test_a_domain_ends_signals_memory_and_abstract_sockets() -> None:
     ]
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @HAS_FILES
 def test_what_is_mounted_beneath_a_directory_belongs_to_it_and_over_it_does_not(
     tmp_path: Path,

@@ -31,9 +31,11 @@ LIMITS = Limits(
     output_bytes=1000,
 )
 ISOLATED = SandboxSettings(limits=LIMITS)
+WRAPPED = SandboxSettings(backend="bubblewrap", limits=LIMITS)
 BARE = SandboxSettings(backend="process", allow_unisolated=True, limits=LIMITS)
 BACKENDS = [
-    pytest.param(ISOLATED, id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(ISOLATED, id="namespaces", marks=pytest.mark.namespaces),
+    pytest.param(WRAPPED, id="bubblewrap", marks=pytest.mark.bubblewrap),
     pytest.param(BARE, id="process"),
 ]
 
@@ -128,7 +130,7 @@ while True:
     assert await usable(bomber) or await usable(bomber)
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_the_kernel_counts_processes_of_one_session_only() -> None:
     hold = "import os, time\nfor _ in range(10):\n  if os.fork() == 0: time.sleep(600); os._exit(0)"
     bomb = "import os, time\nwhile True:\n  if os.fork() == 0: time.sleep(600); os._exit(0)"
@@ -189,8 +191,9 @@ def chain(link_s):
 @pytest.mark.parametrize(
     ("how", "link_s"),
     [
-        pytest.param(ISOLATED, 0.02, id="bubblewrap-short", marks=pytest.mark.bubblewrap),
-        pytest.param(ISOLATED, 0.3, id="bubblewrap-long", marks=pytest.mark.bubblewrap),
+        pytest.param(ISOLATED, 0.02, id="namespaces-short", marks=pytest.mark.namespaces),
+        pytest.param(ISOLATED, 0.3, id="namespaces-long", marks=pytest.mark.namespaces),
+        pytest.param(WRAPPED, 0.3, id="bubblewrap-long", marks=pytest.mark.bubblewrap),
         pytest.param(BARE, 0.3, id="process-long"),
     ],
 )
@@ -253,7 +256,7 @@ open("count", "w").write(str(count))
 """
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_who_goes_on_writing_when_its_command_has_ended_is_read_slowly() -> None:
     """Kills: reading as fast as somebody writes, which took a third of a core for nobody."""
     async with opened(ISOLATED) as pool:

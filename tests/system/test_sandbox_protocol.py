@@ -31,7 +31,12 @@ from tests.support.watchdog import watched
 LIMITS = Limits(wall_s=60.0)
 BARE = SandboxSettings(backend="process", allow_unisolated=True, limits=LIMITS)
 BACKENDS = [
-    pytest.param(SandboxSettings(limits=LIMITS), id="bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param(SandboxSettings(limits=LIMITS), id="namespaces", marks=pytest.mark.namespaces),
+    pytest.param(
+        SandboxSettings(backend="bubblewrap", limits=LIMITS),
+        id="bubblewrap",
+        marks=pytest.mark.bubblewrap,
+    ),
     pytest.param(BARE, id="process"),
 ]
 BODIES = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=20), max_size=4)
@@ -331,7 +336,12 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    "backend", [pytest.param("bubblewrap", marks=pytest.mark.bubblewrap), "process"]
+    "backend",
+    [
+        pytest.param("namespaces", marks=pytest.mark.namespaces),
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        "process",
+    ],
 )
 def test_nothing_outlives_a_host_that_is_killed(backend: str, tmp_path: Path, root: Path) -> None:
     paths = os.pathsep.join(str(root / part) for part in (".", "envs", "tools", "sandbox"))

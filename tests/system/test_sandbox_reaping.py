@@ -620,6 +620,7 @@ asyncio.run(main())
 """
 SLEEP = "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True).pid"
 LOCAL = [
+    pytest.param("namespaces", marks=pytest.mark.namespaces),
     pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
     "process",
 ]

@@ -406,7 +406,7 @@ def run(script: str) -> str:
     return done.stdout
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 def test_one_call_of_an_unprivileged_process_is_let_through_by_its_keeper() -> None:
     assert notify.available()
     told, after = run(ASKED).splitlines()
@@ -414,7 +414,7 @@ def test_one_call_of_an_unprivileged_process_is_let_through_by_its_keeper() -> N
     assert after == "ENOSYS"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize("received", [True, False])
 def test_a_caller_that_dies_while_it_waits_is_noticed(received: bool) -> None:
     assert run(KILLED.replace("RECEIVED", str(received))) == "gone\n"
@@ -594,7 +594,7 @@ def test_other_programs_live_under_the_filter(tmp_path: Path, name: str) -> None
     assert under_the_filter(tmp_path, "bash", "-euc", SHELL[name]) == ""
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_programs_live_in_a_session() -> None:
     """With the namespaces and limits of a session around them as well."""
     missing = {"numpy", "torch", "multiprocessing"}  # packages of the host; /dev/shm
@@ -632,7 +632,7 @@ def attempt(action, *arguments):
 """
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_what_would_reach_around_the_limits_or_the_keeper_is_refused() -> None:
     """Memory nobody counts, and limits and priorities of processes of the same user."""
     pool = open_pool(SandboxSettings())
@@ -671,7 +671,7 @@ seen
 """
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_what_an_interpreter_that_is_not_dumpable_loses() -> None:
     """Its memory is out of reach of others of its user; its own view of itself stays, nearly."""
     pool = open_pool(SandboxSettings())

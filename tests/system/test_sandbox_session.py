@@ -21,6 +21,7 @@ from agentrl_sandbox.reaping.owner import Owner
 from tests.support.pools import LONGER_S, opened, sizes
 
 BACKENDS = [
+    pytest.param("namespaces", id="namespaces", marks=pytest.mark.namespaces),
     pytest.param("bubblewrap", id="bubblewrap", marks=pytest.mark.bubblewrap),
     pytest.param("process", id="process"),
 ]
@@ -211,10 +212,10 @@ async def test_a_cancelled_command_is_stopped(session: Sandbox) -> None:
     assert len(await session.read("grows")) == before
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_background_programs_of_commands_live_on_and_end_with_the_session() -> None:
     """Kills: strays of one session killed with those of another, or of the interpreter."""
-    async with opened(settings("bubblewrap")) as pool:
+    async with opened(settings("namespaces")) as pool:
         session = await pool.open()
         serve = "nohup sh -c 'while :; do date >> log; sleep 0.05; done' > /dev/null 2>&1 &"
         assert (await session.run(["sh", "-c", serve])).ok
@@ -277,11 +278,11 @@ async def test_sessions_are_spread_over_the_supervisors(backend: Backend) -> Non
         assert pool.loads() == [2, 2]
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.cgroup
 async def test_a_tree_that_takes_too_much_memory_loses_processes(session_limit: int) -> None:
     """Kills: a session without a cgroup of its own: each of these stays below its own limit."""
-    async with opened(settings("bubblewrap")) as pool:
+    async with opened(settings("namespaces")) as pool:
         session = await pool.open()
         await session.exec("import subprocess, sys; kept = 1")
         await until_moved()

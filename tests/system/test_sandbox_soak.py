@@ -25,7 +25,7 @@ SESSIONS = 150
 
 
 @pytest.mark.slow
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_sessions_that_are_treated_badly_do_as_they_should_and_leave_nothing() -> None:
     soak = Soak(sessions=SESSIONS, seed=1, at_once=6)
     await soak.run()
@@ -44,7 +44,7 @@ async def test_sessions_in_containers_too() -> None:
     assert {kind: found for kind, found in soak.left.items() if found} == {}
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_fork_of_a_session_without_interpreter_has_a_place_of_its_own() -> None:
     pool = ForkServerPool(SandboxSettings(), warm=0)
     try:

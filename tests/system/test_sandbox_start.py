@@ -21,7 +21,10 @@ BARE = SandboxSettings(backend="process", allow_unisolated=True)
 both = pytest.mark.parametrize(
     "how",
     [
-        pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param(SandboxSettings(), id="namespaces", marks=pytest.mark.namespaces),
+        pytest.param(
+            SandboxSettings(backend="bubblewrap"), id="bubblewrap", marks=pytest.mark.bubblewrap
+        ),
         pytest.param(BARE, id="process"),
     ],
 )

@@ -27,7 +27,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, Session
 from agentrl_sandbox.inside.users import NOBODY, Users, end_of
-from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, lent, rotated
+from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, gives_ids, lent, rotated
 from tests.support.pools import opened
 from tests.support.processes import parent_of
 
@@ -104,6 +104,23 @@ def test_where_all_ids_are_lent_none_is_taken() -> None:
     assert free_block(all_but_one, 1).start == BLOCKS[7]
 
 
+@pytest.mark.parametrize(
+    ("uid_map", "user_id", "gives"),
+    [
+        ("         0          0 4294967295\n", 0, True),
+        ("         0          0 4294967295\n", 1000, False),
+        ("         0       1000          1\n", 0, False),
+        ("0 1000 1\n1 100000 65536\n", 0, False),
+        (f"0 1000 1\n{2**30} {2**30} {2**30}\n", 0, True),
+        (f"0 0 {2**30 + 1}\n", 0, False),
+    ],
+)
+def test_only_root_with_the_ids_of_all_blocks_gives_some_away(
+    uid_map: str, user_id: int, gives: bool
+) -> None:
+    assert gives_ids(uid_map, user_id) == gives
+
+
 def test_the_supervisor_has_the_first_id_of_a_block() -> None:
     users = block(range(2**30, 2**30 + BLOCK))
     assert users.uid == users.gid == ((1000, 2**30, BLOCK),)
@@ -135,12 +152,13 @@ PIPE_PAGES = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text())
 _numbers = count(700_000 + os.getpid() % 1000)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
-        pytest.param("docker", marks=pytest.mark.docker),
-    ]
-)
+BACKENDS = [
+    pytest.param("namespaces", marks=pytest.mark.namespaces),
+    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+]
+
+
+@pytest.fixture(params=[*BACKENDS, pytest.param("docker", marks=pytest.mark.docker)])
 async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
     async with opened(SandboxSettings(backend=request.param, limits=Limits(wall_s=60.0))) as pool:
         yield pool
@@ -347,14 +365,14 @@ async def test_sessions_go_before_keepers_and_these_before_the_trainer(
 _USER = 54321
 _LENT = 2_000_000_000
 _PROGRAM = """
-import asyncio, os
+import asyncio, os, sys
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.layers import layers
 
 async def main():
     (row,) = [layer for layer in layers() if layer.name == "user id per session"]
-    pool = ForkServerPool(SandboxSettings(backend="bubblewrap"))
+    pool = ForkServerPool(SandboxSettings(backend=sys.argv[1]))
     one, other = await pool.open(), await pool.open()
     seen = [row.live]
     for number, session in enumerate((one, await one.fork(), other)):
@@ -390,7 +408,7 @@ def python() -> str:
 
 @pytest.fixture
 def user_machine(tmp_path: Path, root: Path, python: str) -> list[str]:
-    """Return a command that runs `python -c` as a user with a name and, with `$1`, lent ids."""
+    """Return a command that runs `python -c $2 $3` as a user with a name and the ids of `$1`."""
     tmp_path.chmod(0o755)
     accounts = Path("/etc/passwd").read_text() + f"tester:x:{_USER}:{_USER}::/:/bin/sh\n"
     (tmp_path / "passwd").write_text(accounts)
@@ -403,19 +421,25 @@ def user_machine(tmp_path: Path, root: Path, python: str) -> list[str]:
         for kind in subuid subgid; do mount --bind $1 /etc/$kind; done
         cd /
         export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={root}:{root}/sandbox
-        exec setpriv --reuid {_USER} --regid {_USER} --groups 4242 {python} -c "$2"
+        exec setpriv --reuid {_USER} --regid {_USER} --groups 4242 {python} -c "$2" "$3"
     """
     return ["unshare", "--mount", "sh", "-c", textwrap.dedent(script), "sh"]
 
 
 @as_root
-@pytest.mark.bubblewrap
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("ids", ["lent", "none"])
-def test_a_user_gets_what_subuid_lends_and_else_one_id(user_machine: list[str], ids: str) -> None:
+def test_a_user_gets_what_subuid_lends_and_else_one_id(
+    user_machine: list[str], ids: str, backend: str
+) -> None:
     if shutil.which("newuidmap") is None or not os.path.exists("/etc/subuid"):
         pytest.skip("apt-get install uidmap")
     ran = subprocess.run(
-        [*user_machine, ids, _PROGRAM], capture_output=True, text=True, timeout=120, check=False
+        [*user_machine, ids, _PROGRAM, backend],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     line, _, users = ran.stdout.partition("] [")

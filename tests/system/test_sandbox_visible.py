@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl_sandbox.launch.bubblewrap import base_python
 from agentrl_sandbox.launch.launcher import packages_directory
+from agentrl_sandbox.launch.shown import base_python
 from agentrl_sandbox.visible_files import select_covered
 
 PACKAGES = ("agentrl", "envs/agentrl_envs", "sandbox/agentrl_sandbox", "tools/agentrl_tools")
@@ -96,7 +96,7 @@ asyncio.run(main())
 
 
 def look_from_inside(
-    command: Sequence[str], *, backend: str = "bubblewrap", env: dict[str, str] | None = None
+    command: Sequence[str], *, backend: str = "namespaces", env: dict[str, str] | None = None
 ) -> tuple[str, list[str]]:
     """Run an installation's Python; return where it has agentrl, and what its session found."""
     done = subprocess.run(
@@ -128,14 +128,20 @@ def install(root: Path, directory: Path) -> None:
     (directory / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
 
-@pytest.mark.bubblewrap
-def test_from_an_editable_checkout(root: Path) -> None:
-    where, found = look_from_inside([sys.executable])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("namespaces", marks=pytest.mark.namespaces),
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+    ],
+)
+def test_from_an_editable_checkout(root: Path, backend: str) -> None:
+    where, found = look_from_inside([sys.executable], backend=backend)
     assert where == str(root / "agentrl" / "__init__.py")
     assert not found
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 def test_from_an_environment_of_its_own(root: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "venv"
     subprocess.run([base_python(), "-m", "venv", "--without-pip", prefix], check=True)
@@ -146,6 +152,7 @@ def test_from_an_environment_of_its_own(root: Path, tmp_path: Path) -> None:
     assert not found
 
 
+@pytest.mark.namespaces
 @pytest.mark.bubblewrap
 def test_from_the_packages_of_the_interpreter_itself(root: Path, tmp_path: Path) -> None:
     """As `pip install` in a container does it: where sandboxes see the interpreter's libraries."""

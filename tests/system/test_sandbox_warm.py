@@ -18,7 +18,10 @@ BARE = SandboxSettings(backend="process", allow_unisolated=True)
 both = pytest.mark.parametrize(
     "how",
     [
-        pytest.param(SandboxSettings(), id="bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param(SandboxSettings(), id="namespaces", marks=pytest.mark.namespaces),
+        pytest.param(
+            SandboxSettings(backend="bubblewrap"), id="bubblewrap", marks=pytest.mark.bubblewrap
+        ),
         pytest.param(BARE, id="process"),
     ],
 )
@@ -35,7 +38,7 @@ async def until(true: Callable[[], bool]) -> None:
 def keepers(how: SandboxSettings) -> Callable[[], set[int]]:
     """Return what tells the keepers that were not below us before, one per session."""
     before = descendants(os.getpid())
-    levels = 3 if how.backend == "bubblewrap" else 2  # bubblewrap is one process more on the way
+    levels = 2 if how.backend == "process" else 3  # what isolates is one process more
 
     def below() -> set[int]:
         table, level = parents(), {os.getpid()}

@@ -60,7 +60,7 @@ def test_the_model_reads_what_is_there_and_nothing_else(
     assert render(result, note) == text
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize(
     ("first", "then", "text"),
     [
@@ -122,7 +122,7 @@ async def test_one_command_goes_on_where_the_other_ended(
     assert await shell.shell(then) == text
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.parametrize(
     ("command", "text"),
     [
@@ -152,7 +152,7 @@ async def test_what_the_model_reads_of_a_command(shell: Shell, command: str, tex
     assert await shell.shell(command) == text
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_timeout_kills_the_command_and_undoes_what_it_did_to_the_shell() -> None:
     for wall_s in (3.0, 30.0):  # a slow machine has the second try
         async with opened(wall_s=wall_s) as shell:
@@ -168,14 +168,14 @@ async def test_a_timeout_kills_the_command_and_undoes_what_it_did_to_the_shell()
     assert after == "1\na"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_program_in_the_background_runs_on_and_keeps_nobody_waiting(shell: Shell) -> None:
     started = "mkfifo go done; (read <go; echo late >done) & echo started"
     assert await shell.shell(started) == "started"
     assert await shell.shell("jobs; echo >go; cat done") == "late"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_directory_that_is_gone_is_said_once(shell: Shell) -> None:
     await shell.shell("mkdir a; cd a; rmdir ../a")
     gone = "(the working directory a is gone; the shell is in the top directory)"
@@ -183,7 +183,7 @@ async def test_a_directory_that_is_gone_is_said_once(shell: Shell) -> None:
     assert await shell.shell("echo here") == "here"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_too_much_state_is_refused_and_nothing_else_is_lost(shell: Shell) -> None:
     big = shell_state.STATE_KIB_MAX * 2**10
     await shell.shell("v=1")
@@ -191,14 +191,14 @@ async def test_too_much_state_is_refused_and_nothing_else_is_lost(shell: Shell) 
     assert await shell.shell("echo $v${b-}") == "1"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_deleting_every_file_costs_no_state(shell: Shell) -> None:
     await shell.shell("v=1; touch x")
     await shell.shell("rm -rf .[!.]* *")
     assert await shell.shell("echo $v; ls -A") == "1"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_a_state_that_cannot_be_written_is_said(shell: Shell) -> None:
     await shell.shell("v=1")
     assert await shell.shell(f"v=2; mkdir {shell_state.STATE_FILE}") == UNCHANGED
@@ -218,7 +218,7 @@ VALUES = st.one_of(
 )
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @given(st.dictionaries(NAMES, VALUES, max_size=5), st.sampled_from(["", "export ", "readonly "]))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_value_lives_on_as_it_is(
@@ -260,7 +260,7 @@ def test_a_command_is_handed_over_as_it_is(command: str) -> None:
     assert ran.stdout == command.encode()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_forks_go_their_own_way() -> None:
     async with opened() as one:
         await one.shell("v=1; mkdir a; cd a; f() { echo $v; }")
@@ -273,7 +273,7 @@ async def test_forks_go_their_own_way() -> None:
         await other.close()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_it_keeps_a_tool_s_promises() -> None:
     commands = ("mkdir a; cd a; v=1", "((v += 1)); echo $v > f", "cat f; ls", "false", "echo $?")
     calls = [ToolCall(f"call_{n}", "shell", {"command": line}) for n, line in enumerate(commands)]
@@ -281,7 +281,7 @@ async def test_it_keeps_a_tool_s_promises() -> None:
     assert "forks do not interfere" in proven
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_what_is_no_answer_raises() -> None:
     tool = Shell()
     with pytest.raises(SandboxError, match="not open"):

@@ -77,7 +77,7 @@ async def test_what_cannot_be_copied_cannot_be_forked() -> None:
         await mine.fork()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_all_tools_see_the_same_files() -> None:
     mine = Workspace()
     await mine.open(CONTEXT)
@@ -95,7 +95,7 @@ async def test_all_tools_see_the_same_files() -> None:
         await mine.close()
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 async def test_it_keeps_a_tool_s_promises() -> None:
     calls = [
         ToolCall("1", "write_file", {"path": "n.py", "content": "n = 6\n"}),

@@ -1,8 +1,8 @@
 """The first process of a container: takes the supervisor's descriptors, and becomes it in private.
 
 A container of an engine owns none of its namespaces, so nothing in it may mount. One user namespace
-further in, where its user has capabilities, the supervisor finds what bubblewrap gives it as well:
-a process namespace it owns, few devices, and nothing that two sessions could both write to.
+further in, where its user has capabilities, the supervisor finds what it has without an engine as
+well: a process namespace it owns, few devices, and nothing that two sessions could both write to.
 """
 
 import glob
@@ -13,7 +13,7 @@ from typing import NoReturn
 from agentrl_sandbox.inside import kernel, supervisor
 from agentrl_sandbox.inside.arrival import arrive
 
-_DEVICES = ("full", "null", "random", "urandom", "zero")
+DEVICES = ("full", "null", "random", "urandom", "zero")
 LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -73,7 +73,7 @@ def hide() -> None:
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     kernel.mount("proc", "/proc", "proc", quiet | kernel.MS_NODEV)
     kernel.mount("devices", _STAGE, "tmpfs", quiet, "size=64k,mode=755")
-    for name in _DEVICES:
+    for name in DEVICES:
         os.close(os.open(f"{_STAGE}/{name}", os.O_CREAT | os.O_EXCL, 0o600))
         kernel.mount(f"/dev/{name}", f"{_STAGE}/{name}", None, kernel.MS_BIND)
     for name, target in LINKS.items():

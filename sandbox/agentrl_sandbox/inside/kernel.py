@@ -3,10 +3,10 @@
 import ctypes
 import errno
 import os
-import platform
 from collections.abc import Callable, Collection
 from functools import cache
 
+_MACHINE = os.uname().machine
 _libc = ctypes.CDLL(None, use_errno=True)
 _with_gil = ctypes.PyDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -15,6 +15,8 @@ _setfsgid, _setfsuid = _libc.setfsgid, _libc.setfsuid
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
@@ -42,6 +44,7 @@ _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _SECCOMP_MODE_FILTER = 2
 _SECCOMP_SET_FILTER = 1
 _SECCOMP_GET_SIZES = 3
@@ -50,7 +53,9 @@ _SECCOMP_WAIT_KILLABLE = 1 << 5
 _CAPABILITY_VERSION_3 = 0x20080522
 
 # The C library wraps none of these. Unknown machines get a number no kernel has: ENOSYS.
-_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
+_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, -1)
+_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(_MACHINE, -1)
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 
 class _Filter(ctypes.Structure):
@@ -219,6 +224,31 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     # Effective, permitted and inheritable, first the lower 32 of each.
     sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0) if kept else _NO_CAPABILITIES
     _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
+
+
+def hand_down_capabilities(kept: Collection[int]) -> None:
+    """Let the next program that is started have what `drop_capabilities` kept."""
+    mask = sum(1 << capability for capability in kept)
+    sets = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
+    _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
+    for capability in kept:
+        result = _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
+        _check(result, f"prctl CAP_AMBIENT_RAISE {capability}")
+
+
+def leave_keyring() -> None:
+    """Hold an empty keyring of our own, and not that of whoever started us."""
+    if system_call(_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, 0) < 0:
+        number = ctypes.get_errno()
+        # A kernel without keys, or a filter around us that lets nobody in here use them either.
+        if number not in (errno.ENOSYS, errno.EPERM):
+            raise OSError(number, f"keyctl: {os.strerror(number)}")
+
+
+def name_machine(name: str) -> None:
+    """Name the machine, in a namespace of our own, and its domain nothing."""
+    for call, text in ((_libc.sethostname, name), (_libc.setdomainname, "(none)")):
+        _check(call(text.encode(), ctypes.c_size_t(len(text))), f"name the machine {text}")
 
 
 def become(user_id: int) -> None:

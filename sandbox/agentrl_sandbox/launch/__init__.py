@@ -1,7 +1,10 @@
 """How a supervisor is started: one launcher per back-end.
 
 launcher.py     what a launcher and what it started have to offer
+namespaces.py   namespaces that we make (with ../isolate.py in between)
 bubblewrap.py   namespaces through bubblewrap (with ../enter.py in between)
+shown.py        what both show of this machine (../root.py: all they are made of)
+forbidden.py    why a machine lets nobody do that
 users.py        the user ids that a supervisor and its sessions may have
 process.py      a bare process, when the user says so
 docker.py       a hardened container (container.py: its settings, engine.py: the engine)
@@ -11,8 +14,9 @@ import shutil
 
 from agentrl.errors import ConfigError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.launch.bubblewrap import INSTALL, WAY_OUT, BubblewrapLauncher
+from agentrl_sandbox.launch.bubblewrap import INSTALL, BubblewrapLauncher
 from agentrl_sandbox.launch.launcher import Launcher, Log, Started, packages_directory
+from agentrl_sandbox.launch.namespaces import NamespaceLauncher
 from agentrl_sandbox.launch.process import ProcessLauncher
 
 __all__ = ["INSTALL", "Launcher", "Log", "Started", "launcher"]
@@ -29,16 +33,18 @@ def launcher(settings: SandboxSettings) -> Launcher:
             raise ConfigError(
                 "sandbox.backend is 'process', which runs model-written code as you, with your "
                 "files and your network; set sandbox.allow_unisolated: true if that is what you "
-                f"want, or sandbox.backend: bubblewrap ({INSTALL})"
+                "want, or leave it at sandbox.backend: namespaces, which isolates"
             )
         return ProcessLauncher(packages)
     if settings.backend == "docker":
         from agentrl_sandbox.launch.docker import DockerLauncher
 
         return DockerLauncher(settings, packages)
+    if settings.backend == "namespaces":
+        return NamespaceLauncher(packages)
     if (path := shutil.which("bwrap")) is None:
         raise ConfigError(
             "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH; "
-            f"install it ({INSTALL}), {WAY_OUT}"
+            f"install it ({INSTALL}), or set sandbox.backend: namespaces, which needs no program"
         )
     return BubblewrapLauncher(path, packages)

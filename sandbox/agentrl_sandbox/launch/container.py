@@ -75,12 +75,12 @@ def check_machine(machine: Machine) -> None:
         raise ConfigError(
             f"the Docker engine cannot limit {' and '.join(machine.missing)} here, so a container "
             "could use up the machine; run the engine as root, or delegate the controllers to it "
-            "(cgroup v2), or choose the back-end bubblewrap"
+            "(cgroup v2), or choose the back-end namespaces"
         )
     if not any(option.startswith("name=seccomp") for option in machine.security):
         raise ConfigError(
             "the Docker engine has no seccomp here, so a container could reach deep into the "
-            "kernel; use an engine and a kernel with seccomp, or choose the back-end bubblewrap"
+            "kernel; use an engine and a kernel with seccomp, or choose the back-end namespaces"
         )
 
 

@@ -84,6 +84,16 @@ def rotated(ids: range, by: int) -> tuple[Extent, ...]:
     return tuple(extents)
 
 
+def gives_ids(uid_map: str, user_id: int) -> bool:
+    """Return whether this user may become one of a block: root, and not that of a container alone.
+
+    `uid_map` is that of its user namespace; root of one that maps few ids is an ordinary user.
+    """
+    extents = [tuple(map(int, line.split())) for line in uid_map.splitlines()]
+    first, last = BLOCKS.start, BLOCKS.stop + BLOCK - 1
+    return user_id == 0 and any(inside <= first and last < inside + n for inside, _, n in extents)
+
+
 def own_block() -> range:
     """Return a block for root. Two supervisors draw the same one as good as never."""
     taken = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]

@@ -11,7 +11,8 @@ from agentrl_sandbox import Session
 if TYPE_CHECKING:
     from tests.system.security.arena import Arena
 
-BACKENDS: tuple[Backend, ...] = ("bubblewrap", "docker", "process")
+BACKENDS: tuple[Backend, ...] = ("namespaces", "bubblewrap", "docker", "process")
+ISOLATING: tuple[Backend, ...] = BACKENDS[:-1]
 
 LATE_S = 60.0
 """How much after its deadline a cell may end on a machine that is busy with other things."""

@@ -11,7 +11,7 @@ from agentrl.errors import ForkUnsupported
 from agentrl.sandbox import Backend
 from agentrl_sandbox import Session
 from tests.system.security.arena import Arena
-from tests.system.security.attack import Attack, Gap, Play, brief, unexpected
+from tests.system.security.attack import ISOLATING, Attack, Gap, Play, brief, unexpected
 from tests.system.security.neighbours import KILL, LOOT, NOT_KILLED, ONE_USER, VICTIM, loot, pid_of
 
 CROWD = 18
@@ -156,7 +156,7 @@ _CROWDS: tuple[tuple[str, str, Play], ...] = (
 def _killed_in_a_crowd(whom: str) -> dict[Backend, Gap]:
     gaps: dict[Backend, Gap] = {"process": Gap(NOT_KILLED, shown=False)}
     if whom != "the-first":  # which has a layer of its own
-        gaps |= {"bubblewrap": Gap(_LAYERS), "docker": Gap(_LAYERS)}
+        gaps |= dict.fromkeys(ISOLATING, Gap(_LAYERS))
     return gaps
 
 
@@ -220,8 +220,7 @@ ATTACKS = (
         play=_disarmed_twins,
         code=KILL,
         gaps={
-            "bubblewrap": Gap(_ITSELF),
-            "docker": Gap(_ITSELF),
+            **dict.fromkeys(ISOLATING, Gap(_ITSELF)),
             "process": Gap(NOT_KILLED, shown=False),
         },
     ),

@@ -159,6 +159,7 @@ for at in range(0, 2**32, 4096):
         title="hold 200 MiB in each of 5 processes, four times the limit together",
         held_by="memory cgroup of the session",
         gaps={
+            "namespaces": Gap(_PER_PROCESS, unless="cgroup"),
             "bubblewrap": Gap(_PER_PROCESS, unless="cgroup"),
             "docker": Gap("the container's limit is on all its sessions together"),
             "process": Gap(_PER_PROCESS, shown=False),
@@ -226,6 +227,7 @@ through
         ends=("ok", "oom", "crash", "limit", "error"),
         timeout_s=15.0,
         gaps={
+            "namespaces": Gap(_SOCKETS, shown=False, unless="cgroup"),
             "bubblewrap": Gap(_SOCKETS, shown=False, unless="cgroup"),
             "docker": Gap(_SOCKETS, shown=False),
             "process": Gap(_SOCKETS, shown=False, unless="cgroup"),

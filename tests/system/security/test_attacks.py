@@ -81,7 +81,7 @@ async def test_attack(arena: Arena, attack: Attack) -> None:
         assert found, f"{arena.backend} contains {attack.name} after all: correct the table"
 
 
-@pytest.mark.bubblewrap
+@pytest.mark.namespaces
 @pytest.mark.cgroup
 async def test_sockets_are_counted_where_there_is_a_cgroup() -> None:
     """Not in the table's runs: elsewhere the kernel's own bounds for the machine decide.
@@ -89,7 +89,7 @@ async def test_sockets_are_counted_where_there_is_a_cgroup() -> None:
     Kills: no limit on sockets with cgroup v1, where they are counted only for that.
     """
     (attack,) = (attack for attack in ATTACKS if attack.name == "memory-in-sockets")
-    arena = await Arena.start("bubblewrap")
+    arena = await Arena.start("namespaces")
     try:
         assert not await arena.attack(attack)
     finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.security.attack import BACKENDS
+from tests.system.security.attack import BACKENDS, ISOLATING
 from tests.system.security.table import ATTACKS, BEGIN, DOCUMENT, END, markdown
 
 UNSAFE = {"pickle", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
@@ -40,7 +40,7 @@ def test_what_isolates_contains_nearly_everything() -> None:
         "kill-a-twin-in-a-crowd",
         "kill-by-disarmed-copies",
     )
-    assert gaps == {(backend, name) for backend in ("bubblewrap", "docker") for name in names}
+    assert gaps == {(backend, name) for backend in ISOLATING for name in names}
 
 
 def test_keepers_wait_without_epoll(root: Path) -> None:

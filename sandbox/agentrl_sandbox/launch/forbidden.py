@@ -1,0 +1,90 @@
+"""Why this machine lets nobody isolate, in words of its settings, and what to do then."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_LINUX = (5, 12)
+"""Since then the kernel sets attributes of a whole tree of mounts."""
+_KINDS = ("user", "mnt", "pid", "net", "ipc", "uts")
+_CLONE = "kernel.unprivileged_userns_clone"
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+_PROCESS = (
+    "set sandbox.backend: process and sandbox.allow_unisolated: true, which limits what code uses "
+    "and contains nothing else: it can read and change your files, use your network and signal "
+    "your processes"
+)
+
+Read = Callable[[str], str]
+"""Returns the text of a file, empty where there is none."""
+
+
+def ways_out(needed: str = "") -> str:
+    """Return what to do where namespaces are refused; `needed` goes first."""
+    mends = [needed, *forbidding_settings()] if needed else [*forbidding_settings()]
+    first = "; ".join(mends) or (
+        "allow unprivileged user namespaces on this machine (sysctl user.max_user_namespaces)"
+    )
+    return (
+        f"{first}; or set sandbox.backend: docker, where an engine makes the namespaces; or "
+        f"{_PROCESS}"
+    )
+
+
+def forbidding_settings(read: Read | None = None, user_id: int | None = None) -> Iterator[str]:
+    """Yield every setting that forbids namespaces to this process, with the command to change it.
+
+    `read` and `user_id` default to this machine's files and this process's user.
+    """
+    read = read or _read
+    is_root = (os.geteuid() if user_id is None else user_id) == 0
+    for kind in _KINDS:
+        name = f"user.max_{kind}_namespaces"
+        if _value(read, name) == "0":
+            yield f"{name} is 0 here: sysctl -w {name}=10000"
+    if not is_root and _value(read, _CLONE) == "0":
+        yield f"{_CLONE} is 0 here: sysctl -w {_CLONE}=1"
+    if not is_root and _value(read, _APPARMOR) not in ("", "0"):
+        yield f"{_APPARMOR} is on here: sysctl -w {_APPARMOR}=0"
+    if (release := _value(read, "kernel.osrelease")) and _version(release) < _LINUX:
+        yield (
+            f"this kernel is Linux {release}, and 5.12 is the first that can do it: use a newer "
+            "one, or sandbox.backend: bubblewrap"
+        )
+    if not _has_a_mounted_root(read("/proc/self/mountinfo")):
+        yield (
+            "this process is in a chroot, where the kernel makes no user namespaces: enter the "
+            "directory by pivot_root or as a container instead"
+        )
+    if _is_filtered(read("/proc/self/status")):
+        yield (
+            "a filter of system calls is on this process, as containers have it: start the "
+            "container with a profile that permits unshare, mount and pivot_root (docker run "
+            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+            "--security-opt systempaths=unconfined)"
+        )
+
+
+def _value(read: Read, name: str) -> str:
+    return read(f"/proc/sys/{name.replace('.', '/')}").strip()
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)[:2]))
+
+
+def _has_a_mounted_root(mountinfo: str) -> bool:
+    points = [line.split()[4] for line in mountinfo.splitlines()]
+    return not points or "/" in points
+
+
+def _is_filtered(status: str) -> bool:
+    return "\nSeccomp:\t2" in status
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

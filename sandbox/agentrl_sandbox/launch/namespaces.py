@@ -1,0 +1,92 @@
+"""A supervisor in namespaces that we make ourselves: nothing has to be installed for it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from socket import socket
+
+from agentrl_sandbox.bundle import bundle, isolation
+from agentrl_sandbox.launch.container import PACKAGES, ROOT
+from agentrl_sandbox.launch.forbidden import ways_out
+from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.local import StartedProcess, start_process
+from agentrl_sandbox.launch.shown import Shown, count_ids, memory_file, supervisor_command
+from agentrl_sandbox.root import ARCHIVE, FILES
+
+# An archive that is run by its path has Python import a third more than this.
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from agentrl_sandbox.isolate import main; main()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceLauncher:
+    """Namespaces made by `agentrl_sandbox.isolate`; sessions live in memory inside."""
+
+    packages: str = ""
+    isolated: bool = field(default=True, init=False)
+
+    async def start(self, control: socket) -> StartedProcess:
+        """Start the supervisor inside; as root, become nobody first."""
+        command, fds = isolating(Shown.for_supervisor(self.packages), supervisor_command())
+        log = Log()
+        try:
+            process = start_process(command, control, log, fds)
+        except BaseException:
+            log.close()
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return StartedProcess(process, ROOT, log, PACKAGES if self.packages else "")
+
+    def user_ids(self, within_s: float) -> int:
+        """Return how many user ids a pool has here: 1 where all sessions share one.
+
+        Everything is made as for a supervisor, and nothing is started. `OSError` or
+        `subprocess.SubprocessError` when nothing can be isolated.
+        """
+        command, fds = isolating(Shown.for_supervisor(self.packages), ())
+        try:
+            done = subprocess.run(
+                command,
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env={},
+                cwd="/",
+                timeout=within_s,
+                check=True,
+            )
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return count_ids(done.stdout)
+
+    def explain(self, why: str) -> str:
+        """Return the text of the error for a supervisor that could not start."""
+        return f"this machine does not let the sandbox isolate itself: {why}; {ways_out()}"
+
+
+def isolating(shown: Shown, program: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return the command that becomes `program` in isolation, and descriptors that it needs.
+
+    Without a program it writes the map of users to standard output, and ends. It ends with the
+    thread that starts it.
+    """
+    data = {**FILES, ARCHIVE: bundle()}
+    data_fds = {path: memory_file("file", content) for path, content in data.items()}
+    plan = {
+        **shown.users(),
+        "steps": shown.steps(),
+        "data": data_fds,
+        "command": [*program],
+        "parent": os.getpid(),
+    }
+    plan_fd = memory_file("plan", json.dumps(plan).encode())
+    code_fd = memory_file("isolation", isolation())
+    command = [sys.executable, "-I", "-S", "-c", _START, f"/proc/self/fd/{code_fd}", str(plan_fd)]
+    return command, [*data_fds.values(), plan_fd, code_fd]

@@ -1,0 +1,110 @@
+"""The root that programs of this machine get, as steps: one description, whoever carries it out.
+
+`bubblewrap_words` says them to bubblewrap, and `agentrl_sandbox.inside.root` to the kernel.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import assert_never
+
+from agentrl_sandbox.inside.container import DEVICES, LINKS
+from agentrl_sandbox.inside.root import Step
+from agentrl_sandbox.visible_files import covered_paths, usr_directories
+
+ARCHIVE = "/run/agentrl.zip"
+"""What a supervisor runs."""
+FILES: Mapping[str, bytes] = {
+    "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/passwd": b"agent:x:1000:1000::/home/agent:/bin/bash\n",
+    "/etc/group": b"agent:x:1000:\n",
+    "/etc/nsswitch.conf": b"hosts: files\n",
+}
+"""What programs look up, with nothing of this machine in it."""
+_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
+_ABOVE = ("/usr", "/usr/local")
+_ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")
+
+
+def system_steps(
+    files: Sequence[str], shown: Sequence[tuple[str, str]], *, system_packages: bool
+) -> list[Step]:
+    """Return the steps that show the system's programs, some of its files, and more; read-only.
+
+    `files` may be missing; `shown` are paths outside and where they are inside. For
+    `system_packages` see `covered_paths`: what it names is there, and empty.
+    """
+    steps = [Step("directory", path) for path in _ABOVE]
+    for path in (*map(str, usr_directories()), *_SYSTEM):
+        if os.path.islink(path):
+            steps.append(Step("link", path, os.readlink(path)))
+        elif os.path.isdir(path):
+            steps.append(Step("bind", path, path))
+    steps += [Step("bind-if-there", path, path) for path in files]
+    steps += [Step("bind", target, source) for source, target in shown]
+    bound = [target for _, target in shown]
+    for path in covered_paths(bound, system_packages=system_packages):
+        steps.append(Step("empty" if os.path.isdir(path) else "blank", path))
+    return steps
+
+
+def session_steps(shown: Sequence[tuple[str, str]], home: str) -> list[Step]:
+    """Return the steps to the root of a supervisor: read-only, with nothing of the host's in it.
+
+    `shown` are paths outside and where they are inside, beside the system's programs; at `home`
+    there is an empty directory.
+    """
+    # Else some that are made on the way down to a file are for one user alone.
+    above = parents([*_ETC, *FILES, ARCHIVE, home, *(target for _, target in shown)])
+    steps = [Step("directory", path) for path in above]
+    steps += system_steps(_ETC, shown, system_packages=False)
+    steps += [Step("proc", "/proc"), Step("memory", "/dev")]
+    # One by one: bubblewrap's --dev would add a second user namespace and take our capabilities.
+    steps += [Step("device", f"/dev/{name}", f"/dev/{name}") for name in DEVICES]
+    steps += [Step("link", f"/dev/{name}", target) for name, target in LINKS.items()]
+    steps.append(Step("directory", home))
+    steps += [Step("data", path) for path in (*FILES, ARCHIVE)]
+    return [*steps, Step("seal", "/dev"), Step("seal", "/")]
+
+
+def parents(paths: Sequence[str]) -> list[str]:
+    """Return the directories above, each after those above it."""
+    above = {str(parent) for path in paths for parent in Path(path).parents}
+    return sorted(above - {"/"})
+
+
+def bubblewrap_words(steps: Sequence[Step], fds: Mapping[str, int] | None = None) -> list[str]:
+    """Return the options that have bubblewrap take these steps.
+
+    `fds` are descriptors with the bytes of files, by path.
+    """
+    return [word for step in steps for word in _words(step, fds or {})]
+
+
+def _words(step: Step, fds: Mapping[str, int]) -> list[str]:
+    path, source = step.path, step.source
+    match step.kind:
+        case "directory":
+            return ["--perms", "0755", "--dir", path]
+        case "link":
+            return ["--symlink", source, path]
+        case "bind":
+            return ["--ro-bind", source, path]
+        case "bind-if-there":
+            return ["--ro-bind-try", source, path]
+        case "device":
+            return ["--dev-bind", source, path]
+        case "proc":
+            return ["--proc", path]
+        case "memory":
+            return ["--tmpfs", path]
+        case "empty":
+            return ["--tmpfs", path, "--remount-ro", path]
+        case "blank":
+            return ["--ro-bind", "/dev/null", path]
+        case "data":
+            return ["--perms", "0444", "--ro-bind-data", str(fds[path]), path]
+        case "seal":
+            return ["--remount-ro", path]
+        case _:
+            assert_never(step.kind)
