@@ -69,5 +69,5 @@ def test_fast_tests_are_there_and_of_every_part_an_environment_needs(root: Path)
         assert function in found, f"{name} is not there"
         of_the_file = [node for node in tree.body if isinstance(node, ast.Assign)]
         needs |= marks("\n".join(map(ast.unparse, [found[function], *of_the_file])))
-    assert {"bubblewrap", "chromium", "docker", "gui"} <= needs
+    assert {"chromium", "docker", "gui", "namespaces"} <= needs
     assert "slow" not in needs
