@@ -1,7 +1,8 @@
 """Bars in a terminal, a few lines in a log.
 
 Mutants seen caught: a line per step; figures forgotten by an advance without any; time to go from
-the whole instead of the rest, or from what an earlier run did; a phase that never ends.
+the whole instead of the rest, or from what an earlier run did; a phase that never ends; turns that
+are told only once a task has ended.
 """
 
 import io
@@ -57,6 +58,16 @@ def test_a_slow_phase_shows_that_it_is_alive() -> None:
         f"train: {done}/1000" for done in (2, 3, 4)
     ]
     assert all("loss 1" in line for line in lines[1:])
+
+
+def test_what_is_under_way_is_told_before_anything_is_done() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    with PlainProgress(lines.append, clock=clock).phase("evaluate", total=200) as phase:
+        for turns in range(1, 11):
+            clock.now += 2
+            phase.advance(0, {"turns": turns})
+    assert lines[1:-1] == ["evaluate: 0/200, turns 3, 6 s"]
 
 
 def test_what_goes_on_counts_its_own_time_alone() -> None:

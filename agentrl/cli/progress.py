@@ -21,6 +21,7 @@ SHOWN: Mapping[str, str] = {
     "reward/mean": "reward",
     "reward": "reward",
     "loss": "loss",
+    "turns": "turns",
     "tokens_per_s": "tokens/s",
 }
 """Figures that are shown, and what they are called beside a bar; a step reports dozens."""
@@ -90,7 +91,8 @@ class _Bar:
 
 
 class PlainProgress:
-    """Lines for a log: about one per tenth of a phase, and one at its end."""
+    """Lines for a log: about one per tenth of a phase, one at its end, and one before anything is
+    done that says what is under way."""
 
     def __init__(
         self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -124,6 +126,7 @@ class _Lines:
         self._tenths = done * TENTHS // max(total, 1)
         self._words = ""
         self._began = self._last = clock()
+        self._is_told = False
 
     def __enter__(self) -> "_Lines":
         before = f"goes on after {self._before}" if self._before else "begins"
@@ -139,11 +142,13 @@ class _Lines:
         self._words = shown(figures) or self._words
         now, tenths = self._clock(), self._done * TENTHS // max(self._total, 1)
         quiet_s = now - self._last
-        if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
+        is_news = tenths > self._tenths or (not self._is_told and self._done == self._before)
+        if quiet_s >= LONGEST_QUIET_S or (is_news and quiet_s >= QUIET_S):
             rate_s = (now - self._began) / max(self._done - self._before, 1)
             to_go_s = max(rate_s * (self._total - self._done), 0)
-            self._write(self._line(f"{now - self._began:.0f} s, {to_go_s:.0f} s to go"))
-            self._tenths, self._last = tenths, now
+            to_go = f", {to_go_s:.0f} s to go" if self._done > self._before else ""
+            self._write(self._line(f"{now - self._began:.0f} s{to_go}"))
+            self._tenths, self._last, self._is_told = tenths, now, True
 
     def _line(self, timing: str) -> str:
         parts = [f"{self._name}: {self._done}/{self._total}", self._words, timing]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoConfig,
@@ -28,6 +29,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.learn.precision import round_to
 from agentrl.learn.quiet import no_bars
+from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.vision.model import FAMILY, sees
 from agentrl.vision.processor import ImageProcessor, load_processor, new_processor
 
@@ -143,8 +145,8 @@ def make_images(vision: MakeVisionSection, *, token_id: int) -> ImageProcessor:
 def load_model(
     path: str | Path, *, dtype: Literal["float32", "bfloat16"], device: str
 ) -> PreTrainedModel:
-    """Return the language model of a Hugging Face folder or hub name, on `device`: a causal one, or
-    one that sees and is of the Qwen-VL family.
+    """Return the language model of a Hugging Face folder, a GGUF file or a hub name, on `device`: a
+    causal one, or one that sees and is of the Qwen-VL family.
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
@@ -155,7 +157,14 @@ def load_model(
             f"policy.dtype is bfloat16, which {torch.cuda.get_device_name(device)} does not "
             "compute in; set it to float32"
         )
-    model = _from_pretrained(kind, path, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    if is_gguf(path):
+        # Given the config, it does not read the file's vocabulary once more.
+        options |= {"config": config, **_dequantized()}
+    model = _from_pretrained(kind, path, **options)
+    if is_gguf(path) and (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+        # The weights are plain; with the quantizer they could be neither trained nor saved.
+        quantizer.remove_quantization_config(model)
     count = sum(parameter.numel() for parameter in model.parameters())
     with explain_out_of_memory(
         ConfigError,
@@ -164,6 +173,13 @@ def load_model(
         "smaller model.",
     ):
         return model.to(device)
+
+
+def _dequantized() -> dict[str, Any]:
+    """Return what makes transformers turn a GGUF file's weights into plain ones; releases that
+    know no such option always do."""
+    section: Any = getattr(transformers, "GgufConfig", None)
+    return {} if section is None else {"quantization_config": section(dequantize=True)}
 
 
 def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreTrainedModel:
@@ -207,7 +223,7 @@ def recompute_layers(model: PreTrainedModel) -> None:
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a Hugging Face folder or hub name.
+    """Return the tokenizer of a Hugging Face folder, a GGUF file or a hub name.
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
@@ -226,13 +242,19 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
         raise ConfigError(
             f"policy.path is {text}, and there is no such folder; name one with config.json, "
-            "*.safetensors and a tokenizer, or a model of the Hugging Face hub"
+            "*.safetensors and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
         )
+    place: str | Path = path
+    if is_gguf(path):
+        if problem := gguf_fault(Path(path)):
+            raise ConfigError(f"policy.path is {text}, and {problem}")
+        place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
     try:
         with no_bars():
-            return kind.from_pretrained(path, **options)
+            return kind.from_pretrained(place, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"policy.path={str(path)!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
-            "Face folder with config.json, *.safetensors and a tokenizer, or the name of a model"
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
+            "Face folder with config.json, *.safetensors and a tokenizer, a whole GGUF file of a "
+            "language model, or the name of a model"
         ) from error
