@@ -55,7 +55,7 @@ class Policy:
 
 
 def load_policy(config: RunConfig, path: Path | str) -> Policy:
-    """Return the policy in a Hugging Face folder or a GGUF file, or of a name (docs/models.md)."""
+    """Return the policy that a path names: a folder, a GGUF file or a name."""
     from agentrl.learn.newpolicy import load_images, load_model, load_tokenizer
 
     path = policy_place(path)
