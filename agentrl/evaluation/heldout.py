@@ -197,6 +197,7 @@ class _Play:
             self.meter.keep(tree, leaf)
         reward = reward_of(leaf.outcome)
         if reward is not None:
+            self._turns += 1  # its last, after which nobody asks again
             self._sum, self._count = self._sum + reward, self._count + 1
         elif self._record is not None:
             self._record.broken.add(attempt.group)

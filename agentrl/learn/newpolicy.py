@@ -1,6 +1,7 @@
 """Where a model comes from: a small new one with random weights, or a Hugging Face folder; and how
 it is made ready to train."""
 
+import struct
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,9 @@ from agentrl.learn.quiet import no_bars
 from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.vision.model import FAMILY, sees
 from agentrl.vision.processor import ImageProcessor, load_processor, new_processor
+
+CUT_SHORT = (struct.error, IndexError, KeyError)
+"""What readers of GGUF raise besides for a file that ends too early."""
 
 
 def make_model(
@@ -245,14 +249,16 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
             "*.safetensors and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
         )
     place: str | Path = path
+    errors: tuple[type[Exception], ...] = (OSError, ValueError)
     if is_gguf(path):
         if problem := gguf_fault(Path(path)):
             raise ConfigError(f"policy.path is {text}, and {problem}")
         place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
+        errors = (*errors, *CUT_SHORT)
     try:
         with no_bars():
             return kind.from_pretrained(place, **options)
-    except (OSError, ValueError) as error:
+    except errors as error:
         raise ConfigError(
             f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
             "Face folder with config.json, *.safetensors and a tokenizer, a whole GGUF file of a "
