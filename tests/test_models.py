@@ -6,6 +6,7 @@ model; a wrong digest in the record; a large model hashed.
 """
 
 import hashlib
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from agentrl.cli.app import main
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.evaluation.folder import policy_digest
+from agentrl.evaluation.policy import evaluate
 from agentrl.learn.newpolicy import load_model, load_tokenizer, prepare
 from agentrl.message import Message
 from agentrl.models import provenance as of_models
@@ -29,6 +32,7 @@ from agentrl.models.making import make_folder
 from agentrl.models.place import policy_place
 from agentrl.models.provenance import RECORD, provenance, read_record, record_of
 from agentrl.preflight import check_machine, check_policy
+from agentrl.training import train
 from tests.tiny_gguf import install_model, write_gguf
 
 TOOL: Any = {
@@ -127,6 +131,32 @@ def test_a_cut_gguf_file_is_an_error_of_the_key(file: Path, tmp_path: Path) -> N
         cut.write_bytes(whole[: int(len(whole) * share)])
         with pytest.raises(ConfigError, match=r"policy\.path='.*cut\.gguf' cannot be read"):
             load_model(cut, dtype="float32", device="cpu")
+
+
+def test_a_run_and_an_evaluation_begin_with_a_gguf_file(file: Path, tmp_path: Path) -> None:
+    config = RunConfig.model_validate(
+        {
+            "run": {"folder": str(tmp_path), "steps": 1},
+            "env": {"id": "tests.test_training:Doubles"},
+            "policy": {"path": str(file), "template": "hermes"},
+            "engine": {"slots": 4, "context_tokens": 512},
+            "sampling": {"max_turn_tokens": 4},
+            "rollout": {"tasks_per_step": 1, "group_size": 2, "max_turns": 1},
+            "evaluate": {"tasks": 2},
+            "metrics": {"tensorboard": False},
+        }
+    )
+    result = train(config)
+    assert result.before["n"] == 2
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary["policy"] == provenance(file)
+    own = config.model_copy(update={"run": config.run.model_copy(update={"name": "none"})})
+    assert evaluate(own, out=tmp_path / "out").overall.n == 2
+    recorded = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert recorded["digest"] == policy_digest(file) != policy_digest(str(file) + "x")
+    vllm = own.model_copy(update={"engine": own.engine.model_copy(update={"kind": "vllm"})})
+    with pytest.raises(ConfigError, match=r"vllm"):
+        evaluate(vllm)
 
 
 # --- tools for a template that knows none -----------------------------------------------------

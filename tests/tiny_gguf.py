@@ -25,7 +25,7 @@ def write_gguf(file: Path, *, seed: int = 0) -> Path:
     tokens = [*SPECIAL, *sorted(ByteLevel.alphabet()), "Ġt"]
     writer = GGUFWriter(file, "llama")
     writer.add_name("tiny")
-    writer.add_context_length(256)
+    writer.add_context_length(1024)
     writer.add_embedding_length(HIDDEN)
     writer.add_block_count(LAYERS)
     writer.add_feed_forward_length(INNER)
