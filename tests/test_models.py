@@ -151,7 +151,7 @@ def test_a_run_and_an_evaluation_begin_with_a_gguf_file(file: Path, tmp_path: Pa
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary["policy"] == provenance(file)
     own = config.model_copy(update={"run": config.run.model_copy(update={"name": "none"})})
-    assert evaluate(own, out=tmp_path / "out").overall.n == 2
+    assert len(evaluate(own, out=tmp_path / "out").samples) == 2
     recorded = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert recorded["digest"] == policy_digest(file) != policy_digest(str(file) + "x")
     vllm = own.model_copy(update={"engine": own.engine.model_copy(update={"kind": "vllm"})})
@@ -170,7 +170,7 @@ def test_a_template_without_tools_is_told_which_one_has_them(file: Path) -> None
         ChatFormat(tokenizer).opening((Message("user", "Go."),), (TOOL,))
     assert check_template(tokenizer, template="hermes").ok
     (prompt,) = ChatFormat(tokenizer, template="hermes").opening((Message("user", "Go."),), (TOOL,))
-    text = str(tokenizer.decode(prompt.token_ids))
+    text = str(tokenizer.decode([*prompt.token_ids]))
     assert text.startswith("<|im_start|>system\nYou have tools:")
     assert '"name": "look"' in text
 
