@@ -1,8 +1,7 @@
 """Bars in a terminal, a few lines in a log.
 
 Mutants seen caught: a line per step; figures forgotten by an advance without any; time to go from
-the whole instead of the rest, or from what an earlier run did; a phase that never ends; turns that
-are told only once a task has ended.
+the whole instead of the rest, or from what an earlier run did; a phase that never ends.
 """
 
 import io

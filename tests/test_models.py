@@ -1,9 +1,4 @@
-"""Models from packages and GGUF files.
-
-Mutants seen caught: a damaged file is converted; a folder is left where making it broke; a folder
-of something else is taken; the name of a packaged model goes to the hub; the quantizer stays on the
-model; a wrong digest in the record; a large model hashed.
-"""
+"""Models from packages and GGUF files: where they are, what is made of them, what is recorded."""
 
 import hashlib
 import json
