@@ -77,7 +77,6 @@ def install_model(site: Path, name: str = "tiny-llama") -> PackagedModel:
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     return PackagedModel(
         name="tiny",
-        about="a few kilobytes",
         package=name,
         version="1.0",
         file=f"{package}/tiny.gguf",

