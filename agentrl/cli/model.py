@@ -1,12 +1,15 @@
 """`agentrl model get` and `agentrl model list`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentrl.cli.console import err, out, show_table
 from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.models.catalogue import PackagedModel
 
 app = typer.Typer(help="Models that packages hold.", no_args_is_help=True)
 
@@ -47,15 +50,20 @@ def get(
 @app.command("list")
 def show() -> None:
     """List the models, and where they are."""
-    from agentrl.models.catalogue import MODELS, models_folder
+    from agentrl.models.catalogue import MODELS
 
-    rows: list[tuple[str, str, str]] = []
-    for found in MODELS.values():
-        folder = models_folder() / found.name
-        standing = str(folder) if folder.is_dir() else f"agentrl model get {found.name}"
-        try:
-            found.installed_file()
-        except ConfigError:
-            standing = str(folder) if folder.is_dir() else found.install
-        rows.append((found.name, found.license, standing))
+    rows = [(found.name, found.license, _standing(found)) for found in MODELS.values()]
     show_table(("name", "license", "where it is, or how to get it"), rows)
+
+
+def _standing(model: "PackagedModel") -> str:
+    """Return where a model's folder is, or the command that comes next."""
+    from agentrl.models.catalogue import models_folder
+
+    if (folder := models_folder() / model.name).is_dir():
+        return str(folder)
+    try:
+        model.installed_file()
+    except ConfigError:
+        return model.install
+    return f"agentrl model get {model.name}"
