@@ -22,6 +22,8 @@ from agentrl.env import Env
 from agentrl.env_contract import checked_tasks
 from agentrl.errors import CancelledRollout
 from agentrl.message import Message
+from agentrl.models.place import policy_place
+from agentrl.models.provenance import provenance
 from agentrl.progress import Progress
 from agentrl.rollout.demonstrations import demonstrate
 from agentrl.seeds import derive
@@ -53,9 +55,10 @@ class Policy:
 
 
 def load_policy(config: RunConfig, path: Path | str) -> Policy:
-    """Return the policy in a Hugging Face folder or of a hub name."""
+    """Return the policy that a path names: a folder, a GGUF file or a name."""
     from agentrl.learn.newpolicy import load_images, load_model, load_tokenizer
 
+    path = policy_place(path)
     device = wiring.device_of(config.policy.device)
     tokenizer = load_tokenizer(path)
     model = load_model(path, dtype=config.policy.dtype, device=device)
@@ -107,6 +110,7 @@ class FirstPolicy:
         else:
             assert section.path is not None, "load_config sees to it"
             policy = load_policy(self.config, section.path)
+            self.summary.put("policy", provenance(policy.path))
         if warmstart is not None:
             with self.summary.timed("warm start"):
                 await in_stoppable_thread(partial(self._warm, policy, warmstart, shown))

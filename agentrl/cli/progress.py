@@ -22,6 +22,7 @@ SHOWN: Mapping[str, str] = {
     "reward/mean": "reward",
     "reward": "reward",
     "loss": "loss",
+    "turns": "turns",
     "tokens_per_s": "tokens/s",
 }
 """Figures that are shown, and what they are called beside a bar; a step reports dozens."""
@@ -164,7 +165,8 @@ class _Lines:
         if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
             rate_s = (now - self._began) / max(self._done - self._before, 1)
             to_go_s = max(rate_s * (self._total - self._done), 0)
-            self._write(self._line(f"{now - self._began:.0f} s, {to_go_s:.0f} s to go"))
+            to_go = f", {to_go_s:.0f} s to go" if self._done > self._before else ""
+            self._write(self._line(f"{now - self._began:.0f} s{to_go}"))
             self._tenths, self._last = tenths, now
 
     def _show_signs(self) -> None:

@@ -14,6 +14,7 @@ from agentrl.config.drafts import DraftsSection
 from agentrl.config.endpoint import EndpointSection
 from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LearnSection
+from agentrl.config.learning.layout import LayoutName
 from agentrl.config.section import Section
 from agentrl.config.split_guard import SplitGuardSection
 from agentrl.config.store import StoreSection
@@ -311,6 +312,9 @@ class WarmstartSection(Section):
     that reinforcement learning has something to discover."""
     recordings: Path | None = None
     """A JSONL file of recorded conversations instead of the gold player."""
+    layout: LayoutName = "padded"
+    """As `learn.layout`; `tree` computes a system prompt that all demonstrations share once, which
+    pays for a large model."""
     learning_rate: PositiveFloat = 2e-3
     """AdamW's rate after the warm-up; it falls over the last 30 % of the steps."""
     warmup_steps: int = Field(default=50, ge=0)

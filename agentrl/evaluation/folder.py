@@ -34,6 +34,7 @@ MATTERS = (
 others decide how many are played, how fast, and what is said about them."""
 
 BLOCK_BYTES = 2**20
+_OF_A_POLICY = (".safetensors", ".json", ".jinja", ".model", ".gguf")
 
 
 def open_record(
@@ -67,13 +68,15 @@ def open_record(
 
 
 def policy_digest(policy: Path | str) -> str:
-    """Return 16 hex digits of the files of a policy's folder; of a hub name, of the name."""
+    """Return 16 hex digits of the files of a policy's folder, or of its GGUF file; of a hub name,
+    of the name."""
     digest = hashlib.sha256()
-    folder = Path(policy)
-    if not folder.is_dir():
+    place = Path(policy)
+    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
+    if not files:
         digest.update(str(policy).encode())
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if file.suffix in {".safetensors", ".json", ".jinja", ".model"} and file.is_file():
+    for file in files:
+        if file.suffix in _OF_A_POLICY and file.is_file():
             digest.update(file.name.encode() + b"\0")
             with file.open("rb") as data:
                 while block := data.read(BLOCK_BYTES):

@@ -121,6 +121,7 @@ class _Play:
         self._repeats = Repeats()
         self._adopting = False
         self._sum, self._count = 0.0, 0
+        self._turns = 0
 
     async def collect(self) -> list[Tree]:
         """Return one tree per task that was played, in the order of the tasks."""
@@ -167,7 +168,7 @@ class _Play:
             sampling=evaluation.sampling,
             seed=self._seed,
             play=self._metered if self.meters else None,
-            hooks=Hooks(on_finished=self._ended),
+            hooks=Hooks(on_turn=self._turned, on_finished=self._ended),
             version=version,
             recorder=self._record.recorder if self._record else None,
             first_group=self._record.next_group if self._record else 0,
@@ -182,16 +183,26 @@ class _Play:
         again = self._repeats.of(number, task.id)
         return derive(self.evaluation.seed, task.id, sample, *again)
 
+    def _turned(self, attempt: Attempt, tree: Tree) -> None:
+        # Tasks of many turns end late: turns are what shows that a slow policy plays at all.
+        del attempt, tree
+        self._turns += 1
+        self._bar.advance(0, {"turns": self._turns, **self._reward()})
+
+    def _reward(self) -> dict[str, float]:
+        return {"reward": self._sum / self._count} if self._count else {}
+
     def _ended(self, attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
         if self._adopting and self.meters:
             self.meter.keep(tree, leaf)
         reward = reward_of(leaf.outcome)
         if reward is not None:
+            self._turns += 1  # its last, after which nobody asks again
             self._sum, self._count = self._sum + reward, self._count + 1
         elif self._record is not None:
             self._record.broken.add(attempt.group)
         self._first.ended(self._places[tree.task.fingerprint], reward)
-        self._bar.advance(1, {"reward": self._sum / self._count} if self._count else {})
+        self._bar.advance(1, {"turns": self._turns, **self._reward()})
 
     async def _metered(self, seat: Seat) -> Leaf:
         world = await self.rollouts.brought_back(seat)

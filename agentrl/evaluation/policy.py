@@ -20,6 +20,7 @@ from agentrl.evaluation.scaling.catalogue import method_of
 from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.first_policy import load_policy
 from agentrl.heap import frozen_heap
+from agentrl.models.place import is_gguf, policy_place
 from agentrl.preflight import check_machine
 from agentrl.progress import Progress, Quiet
 from agentrl.reachable import endpoint_faults
@@ -83,6 +84,12 @@ def evaluate(
     policy = config.policy.model_copy(update={"path": str(path), "make": None})
     progress = progress or Quiet()
     check_machine(config.model_copy(update={"policy": policy}), progress.say)
+    path = policy_place(path)
+    if is_gguf(path) and config.engine.kind == "vllm":
+        raise ConfigError(
+            f"engine.kind is vllm, which is given folders, and {path} is a GGUF file; set "
+            "engine.kind to local, or evaluate policy/ of a run that starts from it"
+        )
     wiring.use_threads(config.run.threads)
     if out is None:
         return run_to_the_end(_evaluate(config, path, progress, None))

@@ -1,11 +1,13 @@
 """Where a model comes from: a small new one with random weights, or a Hugging Face folder; and how
 it is made ready to train."""
 
+import struct
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoConfig,
@@ -28,8 +30,12 @@ from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.learn.precision import round_to
 from agentrl.learn.quiet import no_bars
+from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.vision.model import FAMILY, sees
 from agentrl.vision.processor import ImageProcessor, load_processor, new_processor
+
+CUT_SHORT = (struct.error, IndexError, KeyError)
+"""What readers of GGUF raise besides for a file that ends too early."""
 
 
 def make_model(
@@ -143,15 +149,22 @@ def make_images(vision: MakeVisionSection, *, token_id: int) -> ImageProcessor:
 def load_model(
     path: str | Path, *, dtype: Literal["float32", "bfloat16"], device: str
 ) -> PreTrainedModel:
-    """Return the language model of a Hugging Face folder or hub name, on `device`: a causal one, or
-    one that sees and is of the Qwen-VL family.
+    """Return the language model of a Hugging Face folder, a GGUF file or a hub name, on `device`: a
+    causal one, or one that sees and is of the Qwen-VL family.
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
     config = _from_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     _check_precision("policy.dtype", dtype, torch.device(device))
-    model = _from_pretrained(kind, path, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    if is_gguf(path):
+        # Given the config, it does not read the file's vocabulary once more.
+        options |= {"config": config, **_dequantized()}
+    model = _from_pretrained(kind, path, **options)
+    if is_gguf(path) and (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+        # The weights are plain; with the quantizer they could be neither trained nor saved.
+        quantizer.remove_quantization_config(model)
     count = sum(parameter.numel() for parameter in model.parameters())
     with explain_out_of_memory(
         ConfigError,
@@ -160,6 +173,13 @@ def load_model(
         "smaller model.",
     ):
         return model.to(device)
+
+
+def _dequantized() -> dict[str, Any]:
+    """Return what makes transformers turn a GGUF file's weights into plain ones; releases that
+    know no such option always do."""
+    section: Any = getattr(transformers, "GgufConfig", None)
+    return {} if section is None else {"quantization_config": section(dequantize=True)}
 
 
 def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreTrainedModel:
@@ -214,7 +234,7 @@ def recompute_layers(model: PreTrainedModel) -> None:
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a Hugging Face folder or hub name.
+    """Return the tokenizer of a Hugging Face folder, a GGUF file or a hub name.
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
@@ -233,13 +253,21 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
         raise ConfigError(
             f"policy.path is {text}, and there is no such folder; name one with config.json, "
-            "*.safetensors and a tokenizer, or a model of the Hugging Face hub"
+            "*.safetensors and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
         )
+    place: str | Path = path
+    errors: tuple[type[Exception], ...] = (OSError, ValueError)
+    if is_gguf(path):
+        if problem := gguf_fault(Path(path)):
+            raise ConfigError(f"policy.path is {text}, and {problem}")
+        place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
+        errors = (*errors, *CUT_SHORT)
     try:
         with no_bars():
-            return kind.from_pretrained(path, **options)
-    except (OSError, ValueError) as error:
+            return kind.from_pretrained(place, **options)
+    except errors as error:
         raise ConfigError(
-            f"policy.path={str(path)!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
-            "Face folder with config.json, *.safetensors and a tokenizer, or the name of a model"
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
+            "Face folder with config.json, *.safetensors and a tokenizer, a whole GGUF file of a "
+            "language model, or the name of a model"
         ) from error

@@ -15,7 +15,8 @@ from agentrl.config.run import UNTIL_STEPS, WarmstartSection
 from agentrl.errors import LearnError
 from agentrl.learn.aggregate import Counts, aggregate
 from agentrl.learn.forward import head_is_plain, score
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.tokens import Layout
 from agentrl.message import ImageSpan
 from agentrl.seeds import derive
@@ -90,8 +91,9 @@ def warmstart(
             "warmstart.recordings, or remove the warmstart section"
         )
     rows = [_Row.of(demonstration) for demonstration in demonstrations]
-    layout = Padded(micro_batch_tokens, images)
-    supervised = _Supervised(model.eval(), section, layout)
+    layout = LAYOUTS[section.layout](micro_batch_tokens, images)
+    check_layout(model.eval(), layout, key="warmstart.layout")
+    supervised = _Supervised(model, section, layout)
     losses: list[float] = []
     trained = 0
     for step, chosen in enumerate(_choices(len(rows), section, seed=seed), start=1):

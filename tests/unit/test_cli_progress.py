@@ -71,9 +71,11 @@ def test_a_phase_in_which_nothing_gets_done_shows_that_it_is_alive() -> None:
             signs.set()
 
     progress = PlainProgress(write, clock=Clock(), first_sign_s=0.001)
-    with progress.phase("evaluate", total=34):
+    with progress.phase("evaluate", total=34) as phase:
+        phase.advance(0, {"turns": 3})
         assert signs.wait(60)
-    assert lines[:3] == ["evaluate: begins, 34 to do", *["evaluate: 0/34, 0 s"] * 2]
+    assert lines[0] == "evaluate: begins, 34 to do"
+    assert lines[2] == "evaluate: 0/34, turns 3, 0 s"
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 

@@ -141,6 +141,29 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_global_random_state()
         torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
 
+def test_demonstrations_that_share_a_beginning_are_learnt_alike_in_any_layout() -> None:
+    rows = [
+        Demonstration((2, 3, 5, 7, int(x), 9, int(x), 1), (False,) * 5 + (True,) * 3)
+        for x in np.random.default_rng(0).integers(4, VOCABULARY, 32)
+    ]
+    trained: list[list[Tensor]] = []
+    losses: list[list[float]] = []
+    for layout in ("padded", "packed", "tree"):
+        model, seen = small(), list[float]()
+        section = WarmstartSection(steps=4, batch_size=8, warmup_steps=1, layout=layout)
+        warmstart(
+            model, rows, section, seed=0, on_step=lambda step, loss, n, to=seen: to.append(loss)
+        )
+        trained.append(weights(model))
+        losses.append(seen)
+    assert losses[0][0] > losses[0][-1]
+    for other in losses[1:]:
+        assert losses[0] == pytest.approx(other, abs=1e-4)
+    for others in trained[1:]:
+        for one, other in zip(trained[0], others, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=5e-4)
+
+
 def test_only_what_is_under_the_mask_is_learnt() -> None:
     section = WarmstartSection(steps=1, batch_size=1, warmup_steps=0)
     model, other = small(), small()

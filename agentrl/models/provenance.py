@@ -1,0 +1,62 @@
+"""What a policy was made from, as a run and a model folder record it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from agentrl.errors import ConfigError
+from agentrl.json_limits import JsonLimitError, read_json
+from agentrl.models.catalogue import PackagedModel, sha256_of
+from agentrl.models.place import is_gguf
+
+RECORD = "agentrl_model.json"
+"""In a folder that `agentrl model get` made."""
+HASHED_BYTES = 2**31
+"""Weights of up to so many bytes get a digest: a few seconds. Larger ones get their size."""
+
+
+def record_of(model: PackagedModel) -> dict[str, str]:
+    """Return what the folder made of a packaged model says of where it comes from."""
+    return {
+        "name": model.name,
+        "source": model.source,
+        "license": model.license,
+        "package": model.package,
+        "version": model.version,
+        "file": model.file,
+        "file_sha256": model.sha256,
+    }
+
+
+def provenance(place: Path | str) -> dict[str, Any]:
+    """Return what is known of a folder, a GGUF file or a hub name that a policy comes from."""
+    path = Path(place)
+    if is_gguf(path):
+        return {"path": str(place), **_weights([path])}
+    if not path.is_dir():
+        return {"path": str(place)}
+    weights = _weights(sorted(path.glob("*.safetensors")))
+    return {"path": str(place), **read_record(path), **weights}
+
+
+def read_record(folder: Path) -> Mapping[str, Any]:
+    """Return what `agentrl model get` recorded in a folder; nothing for one that others made."""
+    record = folder / RECORD
+    if not record.is_file():
+        return {}
+    try:
+        found = read_json(record.read_bytes())
+    except JsonLimitError as error:
+        raise ConfigError(
+            f"{record} is damaged: {error}; remove {folder}, and make it again"
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{record} holds no object; remove {folder}, and make it again")
+    return cast("dict[str, Any]", found)
+
+
+def _weights(files: list[Path]) -> dict[str, Any]:
+    size = sum(file.stat().st_size for file in files)
+    if size > HASHED_BYTES:
+        return {"bytes": size}
+    return {"bytes": size, "sha256": {file.name: sha256_of(file) for file in files}}
