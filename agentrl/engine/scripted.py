@@ -10,7 +10,7 @@ from agentrl.errors import EngineError
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 
 Reply = Callable[[GenerateRequest], Sequence[int]]
-"""What to say, as token ids."""
+"""What to say, as token ids; the rest of a turn whose first tokens end the prompt."""
 Logprob = Callable[[GenerateRequest, int, int], float]
 """Of a token, given its request, its place in the completion, and the token; entropies too."""
 Distribution = Callable[[tuple[int, ...]], Sequence[float]]
@@ -31,8 +31,10 @@ class ScriptedEngine:
     """Plays one token per turn of the event loop, so that requests overlap as they really do.
 
     A request aborted half-way and asked again with its partial tokens continues its reply, as a
-    real engine would. Ends with `stop` on a stop token, else with `length` at the budget; a reply
-    that simply runs out ends with `stop`. Stop strings are ignored: there is no text.
+    real engine would. It remembers its own requests alone: a turn that another process began is
+    for the replies to continue. Ends with `stop` on a stop token, else with `length` at the
+    budget; a reply that simply runs out ends with `stop`. Stop strings are ignored: there is no
+    text.
     """
 
     def __init__(

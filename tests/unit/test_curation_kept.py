@@ -1,7 +1,7 @@
 """Curation of groups that a record kept: rules, second phases and turns after a kill.
 
 Virtual time; the real gate, episodes, store and rules. Every process begins from no checkpoint.
-Mutant seen caught: a second phase that is not recorded.
+Mutants seen caught: a second phase that is not recorded; the first part of a turn forgotten.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
@@ -36,13 +36,22 @@ from agentrl.store.event import Dropped, Enlarged
 from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
-from agentrl.trajectory import Tree
+from agentrl.trajectory import Tree, reward_of
 from tests.support.dying import Dying
 from tests.support.examples import examples
 from tests.unit.test_curation_gate import Endless, kind, rewards
 from tests.unit.test_curation_step import END, Graded, LetterChat, reply
 
 SIZE = 4
+
+
+def rest_of_turn(request: GenerateRequest, reply: Sequence[int]) -> Sequence[int]:
+    """Return what a prompt's last turn lacks of a reply, as an engine that has just begun would."""
+    turn = request.prompt[::-1].index(LetterChat().turn)
+    said = request.prompt[len(request.prompt) - turn :]
+    done = int(request.id.rsplit("/", 1)[1])
+    assert (done, said) == (turn, tuple(reply[:turn])), f"{request.id} does not go on from {said}"
+    return reply[turn:]
 
 
 @dataclass
@@ -85,7 +94,9 @@ class Process(Dying):
     def gate(self) -> Gate:
         rollouts = Rollouts(
             make_env=self.env,
-            engine=ScriptedEngine(self.speak, token_s=1.0),
+            engine=ScriptedEngine(
+                lambda asked: rest_of_turn(asked, self.speak(asked)), token_s=1.0
+            ),
             chat=LetterChat(),
             limits=EpisodeLimits(context_tokens=64),
             retries=0,
@@ -192,6 +203,8 @@ def test_turns_of_an_order_hold_after_a_kill(tmp_path: Path) -> None:
         assert [len(leaf.turn_rewards) for leaf in tree.leaves] == [3] * SIZE
 
 
+REWARDS = {"wrong": [0.0] * SIZE, "right": [1.0] * SIZE, "mixed": [1.0, 0.0, 1.0, None]}
+"""By sample, of each kind of group; None for a trajectory that fails."""
 FILTERED = DynamicSampling(max_refills=3)
 SAMPLED = {
     "stream": Curation(filter=FILTERED),
@@ -241,6 +254,8 @@ def whole_ending(name: str) -> tuple[Any, ...]:
     mode=st.sampled_from(["sync", "partial", "async"]),
     lives=st.lists(st.floats(0.5, 30), min_size=1, max_size=5),
 )
+@example(mode="async", lives=[7.038658478702717, 12.0])  # killed with parts of turns on record
+@example(mode="async", lives=[7.038658478702717, 6.0])
 def test_whenever_it_is_killed_only_groups_that_can_teach_train(
     tmp_path_factory: pytest.TempPathFactory, mode: Mode, lives: list[float]
 ) -> None:
@@ -260,7 +275,11 @@ def test_whenever_it_is_killed_only_groups_that_can_teach_train(
     with StoreReader(folder / "store") as reader:
         states = {number: reader.state(number) for number in reader.groups()}
         dropped = {e.group for _, e in reader.events() if isinstance(e, Dropped)}
-        kinds = {number: kind(reader.group(number).tree) for number in states}
+        recorded = {number: reader.group(number).tree for number in states}
+    for tree in (*trees, *recorded.values()):
+        for leaf in tree.leaves:
+            assert reward_of(leaf.outcome) == REWARDS[kind(tree)][leaf.sample]
+    kinds = {number: kind(tree) for number, tree in recorded.items()}
     for number, state in states.items():
         if state == "trained":
             assert kinds[number] == "mixed"

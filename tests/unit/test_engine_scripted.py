@@ -59,6 +59,19 @@ async def test_an_aborted_reply_is_continued_by_its_own_request() -> None:
     assert engine.loads == [("weights", 1)]
 
 
+async def test_what_another_engine_began_is_for_the_reply_to_continue() -> None:
+    """As after a kill: what was said is in the prompt and in no engine's memory."""
+    prompt = (1, 2)
+
+    def count_on(request: GenerateRequest) -> Sequence[int]:
+        return range(20)[len(request.prompt) - len(prompt) :]
+
+    begun = await ScriptedEngine(count_on).generate(ask(prompt, max_new_tokens=6))
+    goes_on = ask((*prompt, *begun.token_ids), max_new_tokens=30)
+    rest = await ScriptedEngine(count_on).generate(goes_on)
+    assert begun.token_ids + rest.token_ids == tuple(range(20))
+
+
 async def test_logprobs_may_be_a_function() -> None:
     engine = ScriptedEngine(
         {(1,): (5, 6)}, logprob=lambda _request, place, token: -1.0 * place - token
