@@ -405,8 +405,9 @@ class Episode:
         seed = self._world_seed
         limit_s = self.limits.reset_s
         deadline = f"rollout.reset_s, {limit_s:g} s"
-        with blame(EnvError, f"reset of task {self._task.id}", deadline=deadline):
-            async with asyncio.timeout(limit_s):
+        limit = asyncio.timeout(limit_s)
+        with blame(EnvError, f"reset of task {self._task.id}", deadline=deadline, limit=limit):
+            async with limit:
                 options = {"task": self._task, "sample": self.sample}
                 returned = await self.env.reset(seed=seed, options=options)
             observation, _ = checked_opening(self.env, returned)
@@ -437,9 +438,11 @@ class Episode:
         limit_s = self.limits.step_s
         deadline = f"rollout.step_s, {limit_s:g} s"
         while True:
+            limit = asyncio.timeout(limit_s)
+            what = f"step of task {self._task.id}"
             try:
-                with blame(EnvError, f"step of task {self._task.id}", deadline=deadline):
-                    async with asyncio.timeout(limit_s):
+                with blame(EnvError, what, deadline=deadline, limit=limit):
+                    async with limit:
                         returned = await self.env.step(action)
                     return checked_step(self.env, returned)
             except WorldLost as lost:
