@@ -3,7 +3,6 @@
 import inspect
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from agentrl.thread import in_thread
 from agentrl_envs.blackbox.endpoint import Endpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
+from agentrl_sandbox.lease import Lease, new_mark
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
@@ -65,9 +65,10 @@ class Command:
 
     async def run(self, task: Task, endpoint: Endpoint) -> str:
         """Return what the program wrote; `EnvError` when it ends with another code than 0."""
-        folder = Path(tempfile.mkdtemp(prefix="agentrl-program-"))
+        folder = Path(tempfile.gettempdir(), f"agentrl-program-{new_mark()}")
+        lease = Lease.take("directory", str(folder))
         try:
-            (folder / TASK_FILE).write_text(json.dumps(_told(task), ensure_ascii=False))
+            _make_folder(folder, task)
             process = await HostProcess.start(
                 filled(self.words, task), env=self._env(folder, endpoint), cwd=folder
             )
@@ -88,7 +89,7 @@ class Command:
                 )
             return written.decode(errors="replace")
         finally:
-            await in_thread(shutil.rmtree, folder, ignore_errors=True)
+            await in_thread(lease.clear)
 
     def _env(self, folder: Path, endpoint: Endpoint) -> dict[str, str]:
         if missing := [name for name in self.pass_env if name not in os.environ]:
@@ -119,6 +120,11 @@ def _filled(word: str, own: Mapping[str, str]) -> str:
     if not closed or name not in own:
         return f"{head}{{{_filled(tail, own)}"
     return head + own[name] + _filled(rest, own)
+
+
+def _make_folder(folder: Path, task: Task) -> None:
+    folder.mkdir(0o700)
+    (folder / TASK_FILE).write_text(json.dumps(_told(task), ensure_ascii=False))
 
 
 def _told(task: Task) -> dict[str, Any]:
