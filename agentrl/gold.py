@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from agentrl.env import Action, Box, Env, GoldPlayer, Observation, Placing
 from agentrl.env_calls import reset_env, step_env
-from agentrl.errors import ConfigError, ContractError, EnvError
+from agentrl.errors import ConfigError, ContractError, EnvError, blame
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl.user_code import function_place
@@ -60,8 +60,10 @@ async def play_gold(
 
 
 def gold_action(env: GoldPlayer, task: Task, seen: Sequence[Message]) -> Action:
-    """Return what the gold player does next; `ContractError` for what is no action."""
-    action = env.gold(task, seen)
+    """Return what the gold player does next; `EnvError` where it raises, `ContractError` for what
+    is no action."""
+    with blame(EnvError, f"gold of task {task.id!r}"):
+        action = env.gold(task, seen)
     if isinstance(action, Action):  # pyright: ignore[reportUnnecessaryIsInstance]
         return action
     place = function_place(env.gold)

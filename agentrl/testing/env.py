@@ -227,7 +227,8 @@ class _Check:
     async def refuses_to_step(self, promise: str, task: Task) -> None:
         try:
             with blame(EnvError, "step"):
-                await asyncio.wait_for(self.env.step(say("")), self.timeout_s)
+                async with asyncio.timeout(self.timeout_s):
+                    await self.env.step(say(""))
         except EnvError:
             self.note(promise)
         else:

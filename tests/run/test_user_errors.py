@@ -87,7 +87,9 @@ def test_an_environment_that_breaks_names_its_line_and_leaves_no_run(
         ("reward", "reward raised SystemExit(0)"),
     ],
 )
-@pytest.mark.parametrize("command", [("train",), ("eval", "--player", "gold")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("train",), ("eval", "--player", "gold"), ("check-env",)], ids=" ".join
+)
 def test_code_of_the_user_that_calls_exit_is_an_error(
     capsys: pytest.CaptureFixture[str], here: Path, part: str, words: str, command: tuple[str, ...]
 ) -> None:
@@ -96,7 +98,8 @@ def test_code_of_the_user_that_calls_exit_is_an_error(
     (here / f"{module}.py").write_text(BROKEN.format(**lines))
     (here / "a.yaml").write_text(f"{RUN}env: {{id: '{module}:user/{name}-v0'}}\n")
     sys.modules.pop(module, None)
-    code, out, err = agentrl(capsys, *command, "a.yaml")
+    target = f"{module}:user/{name}-v0" if command == ("check-env",) else "a.yaml"
+    code, out, err = agentrl(capsys, *command, target)
     assert (code, out) == (2, "")
     assert words.partition("\n")[0] in err
     assert words.partition("at ")[2] in err

@@ -203,7 +203,7 @@ HERE = r"tests/unit/test_first_hour\.py:\d+"
     ("env", "words"),
     [
         ("Endless", r"step of task .* missed its deadline \(rollout\.step_s, 0\.05 s\)"),
-        ("GoldLeaves", rf"the player of task .*: SystemExit: 0; at {HERE}, in leaves"),
+        ("GoldLeaves", rf"gold of task .*: SystemExit: 0; at {HERE}, in leaves"),
         ("RewardLeaves", r"reward of task .*leaves raised SystemExit\(0\)"),
         (
             "GoldNothing",

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.task import Task
-from agentrl.thread import in_thread
+from agentrl.thread import in_thread, without_exit
 from agentrl_envs.blackbox.endpoint import Endpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
@@ -46,9 +46,9 @@ class Function:
     async def run(self, task: Task, endpoint: Endpoint) -> Any:
         """Return what the function returns."""
         if inspect.iscoroutinefunction(self.agent):
-            return await self.agent(task, endpoint)
+            return await without_exit(self.agent(task, endpoint))
         result = await in_thread(self.agent, task, endpoint)
-        return await result if inspect.isawaitable(result) else result
+        return await without_exit(result) if inspect.isawaitable(result) else result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
