@@ -255,7 +255,9 @@ def rescored_by(env: Env) -> RescoreBy:
 
 
 def say(text: str) -> Action:
-    """Return the action of answering in plain text."""
+    """Return the action of answering in plain text. Raises `TypeError` for what is none."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"agentrl.say wants text, got a {type(text).__name__}: {text!r:.80}")
     return Action(text)
 
 

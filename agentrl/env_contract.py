@@ -20,8 +20,12 @@ TASKS_ARE_JSON = "tasks are JSON-serialisable"
 RESET_RETURNS = "reset returns (Observation, dict)"
 RESET_OPENS = "reset opens with messages and tools"
 STEP_RETURNS = "step returns (Observation, float, bool, bool, dict)"
+TASKS_HAVE_TEXTS = "ids and tags of tasks are text"
 REWARDS_ARE_FINITE = "rewards are finite"
 SPLITS_HAVE_TASKS = "both splits have tasks"
+
+REWARD_MAX = 1e100
+"""Largest size of a reward: the sum of squares of any number of them is a number still."""
 
 _STEP = {
     "observation": Observation,
@@ -45,6 +49,8 @@ def checked_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
             if task.split != split:
                 what = f"task {task.id!r} of {split!r} says {task.split!r}"
                 raise _broken(env, "tasks", TASKS_KNOW_THEIR_SPLIT, what)
+            if (fault := _text_fault(task)) is not None:
+                raise _broken(env, "tasks", TASKS_HAVE_TEXTS, fault)
             if (fault := _json_fault([task.answer, task.data])) is not None:
                 what = f"the answer or data of task {task.id!r} is not: {fault}"
                 raise _broken(env, "tasks", TASKS_ARE_JSON, what)
@@ -83,11 +89,23 @@ def checked_step(env: Env, returned: object) -> Step:
         if not fits or (kind is float and isinstance(part, bool)):
             raise _broken(env, "step", STEP_RETURNS, f"{name} is {_shown(part)}")
     observation, reward = parts[:2]
-    if not math.isfinite(reward):
-        what = f"a step paid {reward}, and a reward must be a finite number"
-        raise _broken(env, "step", REWARDS_ARE_FINITE, what)
+    if (fault := reward_fault(reward)) is not None:
+        raise _broken(env, "step", REWARDS_ARE_FINITE, f"a step paid {fault}")
     _check_messages(env, "step", STEP_RETURNS, observation)
     return cast("Step", returned)
+
+
+def reward_fault(reward: float) -> str | None:
+    """Return the value and the rule it breaks; None for a reward that can be summed."""
+    if abs(reward) <= REWARD_MAX:
+        return None
+    if isinstance(reward, int):
+        shown = f"an integer of {reward.bit_length()} bits"
+    elif math.isfinite(reward):
+        shown = f"{reward:g}"
+    else:
+        return f"{reward}, and a reward must be a finite number"
+    return f"{shown}, and a reward may be {REWARD_MAX:g} at most, either way"
 
 
 def missing_tasks(env: Env, split: Split) -> str:
@@ -132,6 +150,21 @@ def _are(kind: type, values: object) -> bool:
     if not isinstance(values, tuple | list):
         return False
     return all(isinstance(value, kind) for value in cast("Sequence[object]", values))
+
+
+def _text_fault(task: Task) -> str | None:
+    """Return which of a task's names is no text of valid Unicode; None where all are."""
+    tags: Any = task.tags
+    if not isinstance(tags, tuple | list):
+        return f"tags of task {task.id!r} is {_shown(tags)}; give a tuple of texts"
+    names = {"id": task.id}
+    names |= {f"tags[{at}]": tag for at, tag in enumerate(cast("Sequence[Any]", tags))}
+    for field, name in names.items():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return f"{field} of task {task.id!r} is {_shown(name)}; give text"
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            return f"{field} of task {task.id!r} has half a character (a lone surrogate) in it"
+    return None
 
 
 def _json_fault(value: object) -> str | None:

@@ -21,6 +21,7 @@ Extension code raises plain Python errors. `blame` attributes them; the episode 
 as a `Failed` outcome; everything else lets them rise.
 """
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
@@ -125,10 +126,18 @@ def first_error() -> Generator[None]:
 
 
 @contextmanager
-def blame(kind: type[RolloutError], what: str, *, deadline: str = "") -> Generator[None]:
+def blame(
+    kind: type[RolloutError],
+    what: str,
+    *,
+    deadline: str = "",
+    limit: asyncio.Timeout | None = None,
+) -> Generator[None]:
     """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
 
     `deadline` is the key that sets the block's, with its value, for the error of a late one.
+    `limit` is the timeout itself, where what runs in the block may raise a `TimeoutError` of its
+    own, of a socket say: only once it has expired was the deadline missed.
 
     `ConfigError` passes too: a wrong configuration stops the run instead of failing one trajectory
     after another. So does `ForkUnsupported`: it is an answer, and nothing broke.
@@ -138,7 +147,20 @@ def blame(kind: type[RolloutError], what: str, *, deadline: str = "") -> Generat
     except (RolloutError, ConfigError, ForkUnsupported):
         raise
     except TimeoutError as error:
+        # That of a timeout comes from the cancellation with which it ended its block.
+        of_timeout = isinstance(error.__cause__, asyncio.CancelledError)
+        if not (of_timeout if limit is None else limit.expired()):
+            raise kind(f"{what}: {_described(error)}") from error
         named = f" ({deadline}); raise it, or find out what hangs" if deadline else ""
         raise kind(f"{what}: missed its deadline{named}") from error
     except (Exception, SystemExit) as error:  # else what calls sys.exit would end the run, and well
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error
+        raise kind(f"{what}: {_described(error)}") from error
+
+
+def _described(error: BaseException) -> str:
+    """Return the type and the text of an error; the text may be code of the user's, and raise."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as fault:  # noqa: BLE001 - of `blame`, which must not fail itself
+        return f"{name}, whose __str__ raised {type(fault).__name__}"

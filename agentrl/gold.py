@@ -1,13 +1,14 @@
 """One episode of a player: a demonstration for warm start, and proof that gold scores."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentrl.env import Action, Box, Env, GoldPlayer, Observation, Placing
-from agentrl.env_contract import checked_opening, checked_step
-from agentrl.errors import ConfigError, EnvError
+from agentrl.env_calls import reset_env, step_env
+from agentrl.errors import ConfigError, ContractError, EnvError, blame
 from agentrl.message import Message
 from agentrl.task import Task
+from agentrl.user_code import function_place
 
 Act = Callable[[Observation, tuple[Message, ...]], Awaitable[Action]]
 """A player: what it does, having been shown something new, of all that there was so far."""
@@ -53,20 +54,41 @@ async def play_gold(
 
     async def gold(new: Observation, seen: tuple[Message, ...]) -> Action:
         del new
-        return env.gold(task, seen)
+        return gold_action(env, task, seen)
 
     return await play(env, task, gold, max_turns=max_turns, wants_places=wants_places)
 
 
+def gold_action(env: GoldPlayer, task: Task, seen: Sequence[Message]) -> Action:
+    """Return what the gold player does next; `EnvError` where it raises, `ContractError` for what
+    is no action."""
+    with blame(EnvError, f"gold of task {task.id!r}"):
+        action = env.gold(task, seen)
+    if isinstance(action, Action):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return action
+    place = function_place(env.gold)
+    raise ContractError(
+        f"gold returns an Action: for task {task.id!r} it returned {action!r:.80}; return "
+        "agentrl.say(text) or agentrl.call(tool, argument=...)" + (f"; at {place}" if place else "")
+    )
+
+
 async def play(
-    env: Env, task: Task, act: Act, *, max_turns: int | None = None, wants_places: bool = False
+    env: Env,
+    task: Task,
+    act: Act,
+    *,
+    max_turns: int | None = None,
+    wants_places: bool = False,
+    reset_s: float | None = None,
+    step_s: float | None = None,
 ) -> GoldEpisode:
     """Let a player do `task`, and return what came of it; the caller closes the environment.
 
-    An episode that is not over after `max_turns` is returned as it is.
+    An episode that is not over after `max_turns` is returned as it is. `reset_s` and `step_s` are
+    deadlines of the environment; a player may take its time.
     """
-    given = {"task": task}
-    opening, _ = checked_opening(env, await env.reset(seed=task.seed, options=given))
+    opening = await reset_env(env, task, seed=task.seed, options={}, reset_s=reset_s)
     seen, new = list(opening.messages), opening
     actions: list[Action] = []
     replies: list[Observation] = []
@@ -80,7 +102,7 @@ async def play(
                 f"the player of task {task.id!r} returned {action!r:.80}; return agentrl.say(text) "
                 "or agentrl.call(tool, argument=...)"
             )
-        new, reward, terminated, truncated, _ = checked_step(env, await env.step(action))
+        new, reward, terminated, truncated, _ = await step_env(env, task, action, step_s=step_s)
         actions.append(action)
         replies.append(new)
         seen += (action.message, *new.messages)

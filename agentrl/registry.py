@@ -127,7 +127,12 @@ def make(id: str, /, **kwargs: Any) -> Env:
     except TypeError as error:
         known = ", ".join(inspect.signature(maker).parameters) or "none"
         raise ConfigError(f"{id}: {error}; the settings of this environment are: {known}") from None
-    env = maker(**settings)
+    try:
+        env = maker(**settings)
+    except SystemExit as error:  # else it would end the run, and well
+        raise ConfigError(
+            f"{id} called sys.exit({error.code!r}) when it was made; raise an error instead"
+        ) from error
     if not isinstance(env, Env):  # pyright: ignore[reportUnnecessaryIsInstance]
         members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
         missing = ", ".join(name for name in members if not hasattr(env, name))
@@ -278,7 +283,7 @@ def import_named(module_name: str, named_by: str) -> Any:
         return import_module(module_name)
     except AgentrlError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(

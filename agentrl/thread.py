@@ -123,6 +123,17 @@ async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) 
     return cast("R", await found if inspect.isawaitable(found) else found)
 
 
+async def without_exit(work: Awaitable[R]) -> R:
+    """Await code of the user's in a task of its own, where `sys.exit` would end the loop.
+
+    Raises `RuntimeError` for an exit.
+    """
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+
+
 async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function in a thread; a cancelled caller waits for its end before it goes on.
 

@@ -1,12 +1,12 @@
 """An environment made of tasks, tools and a reward: what most users need, without a class."""
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from agentrl.env import Action, ForkStrategy, Info, Observation, RescoreBy, Step, ToolSchema
+from agentrl.env_contract import reward_fault
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Message
 from agentrl.seeds import derive
@@ -213,7 +213,8 @@ async def judged(
         components = {name: _number(task, part, name) for name, part in verdict.items()}
         for name, part in components.items():
             checked_reward(task, part, component=name)
-        return sum(components.values()), {**info, "reward_components": components}
+        total = checked_reward(task, sum(components.values()))
+        return total, {**info, "reward_components": components}
 
 
 def _required_parameters(function: Callable[..., object]) -> int:
@@ -234,18 +235,22 @@ def refused(action: Action) -> list[ToolResult]:
 
 
 def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
-    """Return a finite reward; raise `EnvError` naming the task and the value otherwise."""
-    if math.isfinite(reward):
+    """Return a reward that can be summed; raise `EnvError` naming the task and the value else."""
+    if (fault := reward_fault(reward)) is None:
         return reward
     raise EnvError(
-        f"{_which(component)} of task {task.id!r} is {reward}; a reward must be finite, so fix the "
-        "reward function for this task's answer"
+        f"{_which(component)} of task {task.id!r} is {fault}, so fix the reward function for this "
+        "task's answer"
     )
 
 
 def _number(task: Task, verdict: object, component: str = "") -> float:
     """Return what a reward function made as a number; raise `EnvError` for what is none."""
     try:
+        if isinstance(verdict, str | bytes | bytearray):
+            raise TypeError  # float() would read it
+        if isinstance(verdict, int):
+            checked_reward(task, verdict, component=component)  # float() has no room for all
         return float(cast("float", verdict))
     except (TypeError, ValueError):
         raise EnvError(

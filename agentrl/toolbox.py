@@ -31,8 +31,9 @@ async def known_tools(
     for at, source in enumerate(sources):
         if isinstance(source, LateTools):
             what = f"asking {source!r} for its tools (tool_timeout_s={timeout_s:g})"
-            with blame(ToolFailure, what):
-                async with asyncio.timeout(timeout_s):
+            limit = asyncio.timeout(timeout_s)
+            with blame(ToolFailure, what, limit=limit):
+                async with limit:
                     known[at] = found = await source.known(taken)
             taken |= signatures_of([found]).keys()
     return tuple(cast("list[ToolSource]", known))
@@ -84,9 +85,11 @@ class Toolbox:
         signatures_of(sources)
         async with _closed_on_failure(timeout_s) as holders:
             for source in sources:
-                with blame(ToolFailure, f"opening {_label(source)} (tool_timeout_s={timeout_s:g})"):
+                what = f"opening {_label(source)} (tool_timeout_s={timeout_s:g})"
+                limit = asyncio.timeout(timeout_s)
+                with blame(ToolFailure, what, limit=limit):
                     holders.append(_Holder.of(source))
-                    async with asyncio.timeout(timeout_s):
+                    async with limit:
                         await holders[-1].open(context)
         return cls(holders, context=context, timeout_s=timeout_s)
 
@@ -122,8 +125,10 @@ class Toolbox:
         """
         async with _closed_on_failure(self._timeout_s) as holders:
             for holder in self._holders:
-                with blame(ToolFailure, f"forking {type(holder.instance).__name__}"):
-                    async with asyncio.timeout(self._timeout_s):
+                limit = asyncio.timeout(self._timeout_s)
+                what = f"forking {type(holder.instance).__name__}"
+                with blame(ToolFailure, what, limit=limit):
+                    async with limit:
                         holders.append(await holder.fork())
         return type(self)(holders, context=self._context, timeout_s=self._timeout_s)
 
@@ -136,13 +141,15 @@ class Toolbox:
         await _close_all(holders, self._timeout_s)
 
     async def _answer(self, call: ToolCall) -> tuple[Content, Literal["ok", "error"]]:
-        with blame(ToolFailure, f"tool {call.name!r} (tool_timeout_s={self._timeout_s:g})"):
+        what = f"tool {call.name!r} (tool_timeout_s={self._timeout_s:g})"
+        limit = asyncio.timeout(self._timeout_s)
+        with blame(ToolFailure, what, limit=limit):
             try:
                 tool = self._tools.get(call.name)
                 if tool is None:
                     raise ToolError(_unknown(call.name, list(self._tools)))
                 arguments = tool.signature.bind(call.arguments, self._context)
-                async with asyncio.timeout(self._timeout_s):
+                async with limit:
                     return _content(await _invoke(tool.function, arguments)), "ok"
             except ToolError as refusal:
                 return str(refusal), "error"
@@ -282,8 +289,9 @@ def _content(value: object) -> Content:
 async def _close_all(holders: Sequence[_Holder], timeout_s: float) -> None:
     async def close(holder: _Holder) -> None:
         what = f"closing {type(holder.instance).__name__} (tool_timeout_s={timeout_s:g})"
-        with blame(ToolFailure, what):
-            async with asyncio.timeout(timeout_s):
+        limit = asyncio.timeout(timeout_s)
+        with blame(ToolFailure, what, limit=limit):
+            async with limit:
                 await holder.close()
 
     async with AsyncExitStack() as stack:

@@ -3,7 +3,7 @@
 import inspect
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -32,8 +32,12 @@ def with_place(text: str, error: BaseException) -> str:
 
 def method_place(instance: object, name: str) -> str:
     """Find the definition of an object's method; "" for one without Python source."""
-    method: Any = inspect.unwrap(getattr(type(instance), name, None) or (lambda: None))
-    code = getattr(method, "__code__", None)
+    return function_place(getattr(type(instance), name, None) or (lambda: None))
+
+
+def function_place(function: Callable[..., Any]) -> str:
+    """Find the definition of a function; "" for one without Python source."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or code.co_filename.startswith("<"):
         return ""
     return _place(code, code.co_firstlineno)

@@ -27,6 +27,7 @@ from agentrl.errors import (
 from agentrl.run_id import using_run_id
 from agentrl.sandbox import SandboxSettings, using_sandbox
 from agentrl.scope import run_scope
+from agentrl.thread import without_exit
 from agentrl.user_code import with_place
 
 Method = Literal["reset", "step", "fork", "close"]
@@ -113,7 +114,7 @@ class EnvHost:
             return Raised("env", f"the worker of environment {number} has been replaced by another")
         work = self._call(number, method, *arguments)
         # A context of its own, so that what an environment binds is its own.
-        running = asyncio.create_task(work, context=self._context.copy())
+        running = asyncio.create_task(without_exit(work), context=self._context.copy())
         self._calls[number] = running
         running.add_done_callback(partial(self._ended, number))
         try:

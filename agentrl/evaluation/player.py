@@ -3,20 +3,22 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
 from agentrl import wiring
-from agentrl.config.run import RunConfig
+from agentrl.config.run import RolloutSection, RunConfig
 from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
 from agentrl.evaluation.report import Report
-from agentrl.gold import play
+from agentrl.gold import Act, gold_action, play
 from agentrl.heap import frozen_heap
 from agentrl.message import Message
 from agentrl.progress import Progress
 from agentrl.registry import load
+from agentrl.rollout.replay import close_world
 from agentrl.sandbox import using_sandbox
 from agentrl.scheduler import check_scored
 from agentrl.scope import run_scope
@@ -79,7 +81,7 @@ async def evaluate_player(config: RunConfig, name: str, progress: Progress) -> R
                 tree = Tree(task)
                 for sample in range(sample_count):
                     async with free:
-                        await _play_sample(tree, sample, make_world, player, config)
+                        await _play_sample(tree, sample, make_world(), player, config)
                     bar.advance()
                 return tree
 
@@ -90,11 +92,9 @@ async def evaluate_player(config: RunConfig, name: str, progress: Progress) -> R
 
 
 async def _play_sample(
-    tree: Tree, sample: int, make_env: Callable[[], Env], player: Player, config: RunConfig
+    tree: Tree, sample: int, env: Env, player: Player, config: RunConfig
 ) -> None:
     """Add one trajectory to a tree; its tokens stand for turns, and have no log-probs."""
-    rollout = config.rollout
-    env = make_env()
     tools: Sequence[ToolSchema] = ()
     at = tree.add(Node(parent=None, source="prompt", token_ids=(), turn=0))
     turn_count = call_count = 0
@@ -115,18 +115,39 @@ async def _play_sample(
         call_count += len(action.tool_calls)
         return action
 
-    outcome: Outcome
-    try:
-        with blame(EnvError, f"the player of task {tree.task.id!r}"):
-            async with asyncio.timeout(rollout.episode_s):
-                episode = await play(env, tree.task, act, max_turns=rollout.max_turns)
-        over = episode.is_over
-        outcome = Finished(episode.reward) if over else Truncated("turns", episode.reward)
-    except RolloutError as error:
-        outcome = Failed(error.kind, with_place(str(error), error))
-    finally:
-        await env.close()
+    # In a task of its own: an environment that cancels its task ends this trajectory alone.
+    async with asyncio.TaskGroup() as group:
+        playing = group.create_task(_played(env, tree.task, act, config.rollout))
+    cancelled = Failed("cancelled", "the trajectory was cancelled")
+    outcome = cancelled if playing.cancelled() else playing.result()
     tree.end(Leaf(node=at, outcome=outcome, sample=sample, tool_calls=call_count))
+
+
+async def _played(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Outcome:
+    """Play one episode, and close its environment."""
+    limit = asyncio.timeout(rollout.episode_s)
+    deadline = f"rollout.episode_s, {rollout.episode_s:g} s"
+    try:
+        try:
+            with blame(EnvError, f"the player of task {task.id!r}", deadline=deadline, limit=limit):
+                async with limit:
+                    episode = await play(
+                        env,
+                        task,
+                        act,
+                        max_turns=rollout.max_turns,
+                        reset_s=rollout.reset_s,
+                        step_s=rollout.step_s,
+                    )
+        except BaseException:
+            # Why it ended counts, and not that its environment did not close after that either.
+            with suppress(RolloutError):
+                await close_world(env)
+            raise
+        await close_world(env)
+    except RolloutError as error:
+        return Failed(error.kind, with_place(str(error), error))
+    return Finished(episode.reward) if episode.is_over else Truncated("turns", episode.reward)
 
 
 async def _play_gold(
@@ -138,7 +159,7 @@ async def _play_gold(
             f"--player is gold, and {type(env).__name__} has no gold player; give it a method "
             "gold(task, seen) -> Action"
         )
-    return env.gold(task, seen)
+    return gold_action(env, task, seen)
 
 
 class _ScriptedPlayer:

@@ -6,13 +6,12 @@ and ends are today's, which is what they are looked at for.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
-from agentrl.env_contract import checked_opening, checked_step
+from agentrl.env_contract import checked_opening, checked_step, reward_fault
 from agentrl.errors import EnvError, RolloutError, blame
 from agentrl.message import Message
 from agentrl.rollout.episode import EpisodeLimits
@@ -204,9 +203,6 @@ def _without(recording: Recording, verdict: Verdict, why: str) -> Rescored:
 
 
 def _finite(answer: Step, task: Task) -> float:
-    if math.isfinite(answer[1]):
+    if (fault := reward_fault(answer[1])) is None:
         return answer[1]
-    raise EnvError(
-        f"scoring task {task.id} again: the reward is {answer[1]}, and a reward must be a finite "
-        "number; mend the reward function"
-    )
+    raise EnvError(f"scoring task {task.id} again: the reward is {fault}; mend the reward function")

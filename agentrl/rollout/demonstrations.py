@@ -8,9 +8,10 @@ from functools import partial
 from random import Random
 
 from agentrl.env import Env, Observation, say
-from agentrl.env_contract import checked_opening
+from agentrl.env_calls import reset_env
 from agentrl.errors import EnvError, RolloutError, blame, first_error
 from agentrl.gold import GoldEpisode, play_gold
+from agentrl.rollout.replay import close_world
 from agentrl.seeds import derive
 from agentrl.task import Task
 
@@ -72,11 +73,10 @@ async def _played_once(env: Env, task: Task, guess: str | None, play_it: Play) -
         with blame(EnvError, f"the demonstration of task {task.id!r}"):
             if guess is None:
                 return await play_it(env, task)
-            given = {"task": task}
-            opening, _ = checked_opening(env, await env.reset(seed=task.seed, options=given))
+            opening = await reset_env(env, task, seed=task.seed, options={}, reset_s=None)
             return _guessed(task, opening, guess)
     finally:
-        await env.close()
+        await close_world(env)
 
 
 def _guessed(task: Task, opening: Observation, guess: str) -> GoldEpisode:

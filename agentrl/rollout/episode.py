@@ -21,7 +21,7 @@ from agentrl.env import (
     TurnUsage,
     checking_conversations,
 )
-from agentrl.env_contract import checked_opening, checked_step
+from agentrl.env_calls import reset_env, step_env
 from agentrl.errors import (
     CancelledRollout,
     ConfigError,
@@ -403,13 +403,13 @@ class Episode:
 
     async def _reset(self) -> Observation:
         seed = self._world_seed
-        limit_s = self.limits.reset_s
-        deadline = f"rollout.reset_s, {limit_s:g} s"
-        with blame(EnvError, f"reset of task {self._task.id}", deadline=deadline):
-            async with asyncio.timeout(limit_s):
-                options = {"task": self._task, "sample": self.sample}
-                returned = await self.env.reset(seed=seed, options=options)
-            observation, _ = checked_opening(self.env, returned)
+        observation = await reset_env(
+            self.env,
+            self._task,
+            seed=seed,
+            options={"sample": self.sample},
+            reset_s=self.limits.reset_s,
+        )
         if self.boundaries is not None or self.rebuilding is not None:
             self._history = History.begun(
                 self._task, sample=self.sample, seed=seed, observation=observation
@@ -434,14 +434,9 @@ class Episode:
 
     async def _answer(self, action: Action) -> Step:
         """Have the world answer; one that is lost over it is made again, and asked again."""
-        limit_s = self.limits.step_s
-        deadline = f"rollout.step_s, {limit_s:g} s"
         while True:
             try:
-                with blame(EnvError, f"step of task {self._task.id}", deadline=deadline):
-                    async with asyncio.timeout(limit_s):
-                        returned = await self.env.step(action)
-                    return checked_step(self.env, returned)
+                return await step_env(self.env, self._task, action, step_s=self.limits.step_s)
             except WorldLost as lost:
                 if self.rebuilding is None or self._history is None:
                     raise

@@ -16,6 +16,7 @@ from agentrl.env_contract import (
     STEP_RETURNS,
     TASKS_ARE_JSON,
     TASKS_ARE_TASKS,
+    TASKS_HAVE_TEXTS,
     TASKS_KNOW_THEIR_SPLIT,
     checked_opening,
     checked_step,
@@ -152,7 +153,7 @@ class _Check:
             return list(islice(checked_tasks(self.env, split, seed=0), self.tasks))
 
         tasks = await self.timed("tasks", in_thread(read))
-        self.note(TASKS_ARE_TASKS, TASKS_KNOW_THEIR_SPLIT, TASKS_ARE_JSON)
+        self.note(TASKS_ARE_TASKS, TASKS_KNOW_THEIR_SPLIT, TASKS_HAVE_TEXTS, TASKS_ARE_JSON)
         return tasks
 
     def names(self, tasks: list[Task]) -> set[str]:
@@ -226,7 +227,8 @@ class _Check:
     async def refuses_to_step(self, promise: str, task: Task) -> None:
         try:
             with blame(EnvError, "step"):
-                await asyncio.wait_for(self.env.step(say("")), self.timeout_s)
+                async with asyncio.timeout(self.timeout_s):
+                    await self.env.step(say(""))
         except EnvError:
             self.note(promise)
         else:

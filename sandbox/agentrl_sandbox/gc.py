@@ -15,7 +15,8 @@ from agentrl_sandbox.reaping.owner import Owner, World
 from agentrl_sandbox.reaping.plan import Held, Resource, State, removable, state_of
 
 DIRECTORIES = ("agentrl-sandbox-", "agentrl-container-")
-"""How the names of directories of sandboxes on the host begin."""
+"""How the names of directories of sandboxes on the host begin. One may name no owner; any other
+directory of ours does."""
 _CGROUP_DEPTH = 8
 
 
@@ -163,14 +164,15 @@ def _cgroups() -> Iterator[Held]:
 
 
 def _directories() -> Iterator[Held]:
-    """Yield the directories of our name that belong to this user."""
+    """Yield the directories of our name that belong to this user: of sandboxes, and of owners."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
-            if not entry.name.startswith(DIRECTORIES):
+            owner = Owner.find(entry.name) if entry.name.startswith(remove.PREFIX) else None
+            if owner is None and not entry.name.startswith(DIRECTORIES):
                 continue
             try:
                 found = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                yield Held(Resource("directory", entry.path), Owner.find(entry.name))
+                yield Held(Resource("directory", entry.path), owner)

@@ -441,6 +441,11 @@ async def broken(task: Task, endpoint: Endpoint) -> str:
     raise LookupError("lost the thread")
 
 
+async def leaves(task: Task, endpoint: Endpoint) -> str:
+    await openai_agent(task, endpoint)
+    sys.exit(0)
+
+
 async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
     async with asyncio.timeout(SOON_S):
         env = env_of(agent=silent)
@@ -449,6 +454,11 @@ async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
         env = env_of(agent=broken)
         await begun(env)
         with pytest.raises(LookupError, match="lost the thread"):
+            await env.step(agentrl.say("42"))
+        await env.close()
+        env = env_of(agent=leaves)
+        await begun(env)
+        with pytest.raises(RuntimeError, match=r"it called sys\.exit\(0\)"):
             await env.step(agentrl.say("42"))
         await env.close()
         env = env_of(command=["sh", "-c", "echo nothing works >&2; exit 3"])

@@ -80,6 +80,32 @@ def test_an_environment_that_breaks_names_its_line_and_leaves_no_run(
 
 
 @pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("tasks", "SystemExit: 0\n  at exits_in_tasks.py:13, in tasks"),
+        ("gold", "SystemExit: 0\n  at exits_in_gold.py:19, in gold"),
+        ("reward", "reward raised SystemExit(0)"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [("train",), ("eval", "--player", "gold"), ("check-env",)], ids=" ".join
+)
+def test_code_of_the_user_that_calls_exit_is_an_error(
+    capsys: pytest.CaptureFixture[str], here: Path, part: str, words: str, command: tuple[str, ...]
+) -> None:
+    module, name = f"exits_in_{part}", f"Exits{part.title()}"
+    lines = {**dict.fromkeys(CASES, "pass"), part: "import sys; sys.exit(0)", "name": name}
+    (here / f"{module}.py").write_text(BROKEN.format(**lines))
+    (here / "a.yaml").write_text(f"{RUN}env: {{id: '{module}:user/{name}-v0'}}\n")
+    sys.modules.pop(module, None)
+    target = f"{module}:user/{name}-v0" if command == ("check-env",) else "a.yaml"
+    code, out, err = agentrl(capsys, *command, target)
+    assert (code, out) == (2, "")
+    assert words.partition("\n")[0] in err
+    assert words.partition("at ")[2] in err
+
+
+@pytest.mark.parametrize(
     ("source", "words"),
     [
         ("import not_there_at_all\n", "ModuleNotFoundError: .*\n  at M.py:1, in <module>; --debug"),

@@ -601,6 +601,61 @@ def test_a_place_for_leases_that_cannot_be_is_an_error(monkeypatch: pytest.Monke
         list(collect_leftovers(dry_run=True, unknown_too=False))
 
 
+# -- agent programs -------------------------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, sys
+from agentrl.task import Task
+from agentrl_envs.blackbox import Endpoint
+from agentrl_envs.blackbox.program import Command
+say = "import os, sys, time; open(sys.argv[1], 'w').write(os.getcwd()); time.sleep(1000)"
+async def main():
+    program = Command(words=(sys.executable, "-c", say, f"{sys.argv[1]}/where"))
+    endpoint = Endpoint(openai_url="", anthropic_url="", key="")
+    running = asyncio.create_task(program.run(Task(prompt="x"), endpoint))
+    while not (os.path.exists(f"{sys.argv[1]}/where") and open(f"{sys.argv[1]}/where").read()):
+        await asyncio.sleep(0.01)
+    print(open(f"{sys.argv[1]}/where").read(), flush=True)
+    if sys.stdin.readline():
+        running.cancel()
+        await asyncio.wait([running])
+        print("done", flush=True)
+    await asyncio.sleep(1000)
+import os
+asyncio.run(main())
+"""
+
+
+def test_the_folder_of_an_agent_program_goes_with_its_trainer(place: Path) -> None:
+    with running(place, PROGRAM) as owner:
+        assert Path(owner.said, "task.json").exists()
+        owner.kill()
+        until(lambda: not Path(owner.said).exists(), "the reaper has removed it")
+        until_gone(owner)
+
+
+def test_the_folder_of_an_agent_program_goes_with_its_episode(place: Path) -> None:
+    with running(place, PROGRAM) as owner:
+        owner.do("end")
+        assert not Path(owner.said).exists()
+        assert not list((place / "state").glob("*/*.lease"))
+
+
+@pytest.mark.parametrize("has_lease", [True, False], ids=["leased", "by its name"])
+def test_gc_removes_the_folder_of_an_agent_program(place: Path, has_lease: bool) -> None:
+    with running(place, PROGRAM) as owner:
+        assert str(place) not in collect(place, "--dry-run").stdout, "its owner lives"
+        os.kill(the_reaper(place), signal.SIGKILL)
+        owner.kill()
+        if not has_lease:
+            shutil.rmtree(place / "state")
+        assert owner.said in collect(place, "--dry-run").stdout
+        assert Path(owner.said, "task.json").exists()
+        assert not failures(collect(place), place)
+        assert not owner.left()
+        assert not Path(owner.said).exists()
+
+
 # -- pools ----------------------------------------------------------------------------------------
 
 POOLS = """

@@ -9,6 +9,7 @@ given back; environments left open; another way to fork than the environment's.
 
 import asyncio
 import pickle
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -93,6 +94,8 @@ class Moody(BaseEnv):
                     self.said.append("stopped")
             case "plain":
                 raise LookupError("lost")
+            case "exit":
+                sys.exit(0)
             case "late":
                 raise TimeoutError
             case _:
@@ -266,6 +269,8 @@ async def test_errors_keep_their_kind(kind: str) -> None:
             await env.step(say(kind))
         with pytest.raises(EnvError, match="LookupError: lost"):
             await env.step(say("plain"))
+        with pytest.raises(EnvError, match=rf"RuntimeError: it called sys\.exit\(0\){place}"):
+            await env.step(say("exit"))
         with pytest.raises(EnvError, match="missed its deadline"):
             await env.step(say("late"))
         await env.close()

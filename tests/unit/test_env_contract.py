@@ -56,6 +56,11 @@ STEPS: dict[str, tuple[Any, str]] = {
     "cut None": ((SAID, 0.0, True, None, {}), STEP + "truncated is a NoneType: None"),
     "no info": ((SAID, 0.0, True, False, None), STEP + "info is a NoneType: None"),
     "nan": ((SAID, float("nan"), True, False, {}), "rewards are finite: a step paid nan, and a "),
+    "huge": ((SAID, 1e308, True, False, {}), "rewards are finite: a step paid 1e+308, and a rewar"),
+    "a huge integer": (
+        (SAID, -(10**400), True, False, {}),
+        "rewards are finite: a step paid an integer of 1329 bits, and a reward may be 1e+100 at mo",
+    ),
     "a string for messages": (
         (Observation("hm"), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
         STEP + "the observation's messages are a str: 'hm'; give a tuple of Message",
@@ -112,6 +117,22 @@ TASKS: dict[str, tuple[Any, str]] = {
     "not JSON": (
         [Task(prompt="x", answer="", id="t", data={"kept": {1, 2}})],
         "tasks are JSON-serialisable: the answer or data of task 't' is not: Object of type set",
+    ),
+    "no text for a tag": (
+        [Task(prompt="x", answer="", id="t", tags=("a", None))],  # pyright: ignore[reportArgumentType]
+        "ids and tags of tasks are text: tags[1] of task 't' is a NoneType: None; give text",
+    ),
+    "one text for tags": (
+        [Task(prompt="x", answer="", id="t", tags="family")],  # pyright: ignore[reportArgumentType]
+        "ids and tags of tasks are text: tags of task 't' is a str: 'family'; give a tuple of tex",
+    ),
+    "half a character": (
+        [Task(prompt="x", answer="", id="t\ud800")],
+        "ids and tags of tasks are text: id of task 't\\ud800' has half a character (a lone surr",
+    ),
+    "a number for an id": (
+        [Task(prompt="x", answer="", id=5)],  # pyright: ignore[reportArgumentType]
+        "ids and tags of tasks are text: id of task 5 is a int: 5; give text",
     ),
     "empty": ([], "both splits have tasks: the environment yields no train task; check env.kwar"),
 }

@@ -1,7 +1,10 @@
 """A first hour: names of other frameworks, slips on the command line, parts that are missing."""
 
+import asyncio
 import json
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,18 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl import register_tool_env, rewards
+from agentrl import Task, register, register_tool_env, rewards, say
 from agentrl.cli.app import main
 from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import lookup
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 from agentrl.evaluation.player import random_arguments
 from agentrl.evaluation.policy import evaluate
+from agentrl.evaluation.report import Report
 from agentrl.evaluation.reports import StoredReport, compare_reports
 from agentrl.evaluation.sample import Sample
 from agentrl.scheduler import TooManyFailures
+from agentrl.task import Split
+from agentrl.tool_env import ToolEnv
 from agentrl.view.standing import reward_curve
 from tests.support.doubles import double, doubles, gold
 from tests.support.tiny_run import config_file
@@ -112,6 +118,128 @@ def test_a_player_that_always_breaks_is_told_with_its_line(tmp_path: Path) -> No
     config = load_config(config_file(tmp_path))
     with pytest.raises(TooManyFailures, match=r"no such thing.*test_first_hour\.py:\d+"):
         evaluate(config, player="tests.unit.test_first_hour:breaking_player")
+
+
+async def never_ends(task: Task, messages: Any) -> float:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def cancels_itself(task: Task, messages: Any) -> float:
+    if task.prompt == "Double 9":
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await asyncio.sleep(0)
+    return 1.0
+
+
+def leaves(*given: Any) -> Any:
+    sys.exit(0)
+
+
+def nothing(*given: Any) -> Any:
+    return None
+
+
+def text(*given: Any) -> Any:
+    return "six"
+
+
+def says_nothing(*given: Any) -> Any:
+    return say(nothing())
+
+
+def numbers(split: Split, seed: int) -> Iterator[Task]:
+    yield from [Task(prompt=f"Double {number}", answer=str(2 * number)) for number in (7, 8, 9)]
+
+
+def stops_tasks(split: Split, seed: int) -> Iterator[Task]:
+    yield from numbers(split, seed)
+    sys.exit(0)
+
+
+class Leaving(ToolEnv):
+    """Calls `sys.exit` where it is told to."""
+
+    def __init__(self, where: str = "") -> None:
+        if where == "init":
+            sys.exit(0)
+        self.where = where
+        super().__init__(tools=[double], tasks=doubles, gold=gold, reward=rewards.exact_answer)
+
+    async def close(self) -> None:
+        await super().close()
+        if self.where == "close":
+            sys.exit(0)
+
+
+register("test/Leaving-v0", Leaving)
+make_numbers = partial(
+    ToolEnv, tools=[double], tasks=numbers, gold=gold, reward=rewards.exact_answer
+)
+for name, changes in {
+    "Endless": {"reward": never_ends},
+    "Cancelled": {"reward": cancels_itself},
+    "GoldLeaves": {"gold": leaves},
+    "RewardLeaves": {"reward": leaves},
+    "TasksLeave": {"tasks": stops_tasks},
+    "GoldNothing": {"gold": nothing},
+    "GoldText": {"gold": text},
+    "GoldSaysNothing": {"gold": says_nothing},
+}.items():
+    register(f"test/{name}-v0", partial(make_numbers, **changes))
+
+
+def evaluate_gold(folder: Path, env: str, **changes: Any) -> Report:
+    given = {"env.id": f"test/{env}-v0", "env.kwargs": {}, "split_guard.allow": True, **changes}
+    return evaluate(load_config(config_file(folder), given), player="gold")
+
+
+HERE = r"tests/unit/test_first_hour\.py:\d+"
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("Endless", r"step of task .* missed its deadline \(rollout\.step_s, 0\.05 s\)"),
+        ("GoldLeaves", rf"gold of task .*: SystemExit: 0; at {HERE}, in leaves"),
+        ("RewardLeaves", r"reward of task .*leaves raised SystemExit\(0\)"),
+        (
+            "GoldNothing",
+            rf"gold returns an Action: for task .* it returned None; .*at {HERE}, in nothing",
+        ),
+        ("GoldText", rf"it returned 'six'; return agentrl\.say.*at {HERE}, in text"),
+        ("GoldSaysNothing", rf"agentrl\.say wants text, got a NoneType: None; at {HERE}, in says"),
+    ],
+)
+def test_what_breaks_under_a_player_is_told_in_one_sentence(
+    tmp_path: Path, env: str, words: str
+) -> None:
+    with pytest.raises(TooManyFailures, match=words):
+        evaluate_gold(tmp_path, env, **{"rollout.step_s": 0.05})
+
+
+def test_tasks_that_call_exit_end_an_evaluation_with_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match=r"^tasks\('heldout', \d+\): SystemExit: 0$"):
+        evaluate_gold(tmp_path, "TasksLeave")
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("init", r"^test/Leaving-v0 called sys\.exit\(0\) when it was made"),
+        ("close", rf"close of .*: SystemExit: 0; at {HERE}, in close"),
+    ],
+)
+def test_an_environment_that_calls_exit_is_an_error(tmp_path: Path, where: str, words: str) -> None:
+    with pytest.raises((ConfigError, TooManyFailures), match=words):
+        evaluate_gold(tmp_path, "Leaving", **{"env.kwargs": {"where": where}})
+
+
+def test_a_reward_that_cancels_its_task_ends_one_trajectory(tmp_path: Path) -> None:
+    report = evaluate_gold(tmp_path, "Cancelled")
+    assert report.overall.outcomes == {"failed_cancelled": 1, "finished": 2}
 
 
 def test_a_player_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ def test_what_a_module_fails_to_import_is_the_error_to_see(module: str) -> None:
     assert isinstance(raised.value.__cause__, ModuleNotFoundError)
 
 
+def test_a_module_that_calls_exit_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits_at_once.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="exits_at_once cannot be imported: SystemExit: 0"):
+        make("exits_at_once:World")
+
+
 def test_a_gymnasium_environment_is_told_its_prefix() -> None:
     with pytest.raises(ConfigError, match=r"made a gymnasium\.Env; name it gymnas"):
         make("gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv")

@@ -176,6 +176,11 @@ async def test_a_prompt_of_absurd_length_is_a_config_error_before_it_is_read() -
         await play(Long(), "hi", limits=EpisodeLimits(context_tokens=64))
 
 
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
 def breaks(error: BaseException) -> Callable[[str], None]:
     def on_step(text: str) -> None:
         raise error
@@ -188,7 +193,8 @@ def breaks(error: BaseException) -> Callable[[str], None]:
     [
         (RuntimeError("boom"), "env", "RuntimeError: boom"),
         (ToolFailure("the tool broke"), "tool", "the tool broke"),
-        (TimeoutError(), "env", "missed its deadline"),
+        (TimeoutError("of a socket"), "env", "TimeoutError: of a socket"),
+        (Untold(), "env", ": Untold, whose __str__ raised RuntimeError"),
     ],
 )
 async def test_what_breaks_is_recorded_and_never_a_reward(

@@ -134,9 +134,41 @@ def stops() -> str:
     return next(iter(()))
 
 
+@tool
+def late_socket() -> str:
+    """Give up on a socket."""
+    raise TimeoutError("read of a socket")
+
+
+@tool
+async def late_inside() -> str:
+    """Give up on something, by a deadline of its own."""
+    async with asyncio.timeout(0):
+        await asyncio.sleep(30)
+    return ""
+
+
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@tool
+def untold() -> str:
+    """Break, and break again when asked for the reason."""
+    raise Untold
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
-    [(broken, "JSONDecodeError"), (leaves, "SystemExit"), (stops, "StopIteration")],
+    [
+        (broken, "JSONDecodeError"),
+        (leaves, "SystemExit"),
+        (stops, "StopIteration"),
+        (late_socket, "TimeoutError: read of a socket"),
+        (late_inside, "TimeoutError: $"),
+        (untold, "Untold, whose __str__ raised RuntimeError"),
+    ],
 )
 async def test_any_other_exception_is_a_failure_of_the_tool(source: Any, words: str) -> None:
     box = await box_of(source)

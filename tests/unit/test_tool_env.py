@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from agentrl import rewards
 from agentrl.env import Action, Env, GoldPlayer, call, say
@@ -136,6 +138,12 @@ async def test_the_reward_sees_the_whole_conversation_and_may_have_parts() -> No
         ({"right": 1.0, "style": -math.inf}, "component 'style' .* is -inf"),
         ("one", "the reward of task .* is .one.; return a number"),
         (None, "the reward of task .* is None; return a number"),
+        ("1.0", "the reward of task .* is '1.0'; return a number"),
+        ({"right": b"1"}, "component 'right' .* is b'1'; return a number"),
+        (-1e308, rf"task '{TASK.id}' is -1e\+308, and a reward may be 1e\+100 at most"),
+        (10**400, "is an integer of 1329 bits, and a reward may be"),
+        ({"right": 1e101}, r"component 'right' .* is 1e\+101, and a reward may be"),
+        ({"right": 6e99, "style": 6e99}, r"the reward of task .* is 1.2e\+100, and a reward may"),
     ],
 )
 async def test_a_reward_that_is_no_finite_number_is_an_error(verdict: Any, words: str) -> None:
@@ -143,6 +151,19 @@ async def test_a_reward_that_is_no_finite_number_is_an_error(verdict: Any, words
     await env.reset(options={"task": TASK})
     with pytest.raises(EnvError, match=words):
         await env.step(say("42"))
+    await env.close()
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [True, 1, np.float32(1.0), np.bool_(True), np.array(1.0), torch.tensor(1.0)],
+    ids=repr,
+)
+async def test_a_scalar_of_another_library_is_a_reward(verdict: Any) -> None:
+    env = env_of(reward=lambda task, messages: verdict)  # pyright: ignore[reportUnknownLambdaType]
+    await env.reset(options={"task": TASK})
+    step = await env.step(say("42"))
+    assert (type(step[1]), step[1]) == (float, 1.0)
     await env.close()
 
 

@@ -3,7 +3,6 @@
 import inspect
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.task import Task
-from agentrl.thread import in_thread
+from agentrl.thread import in_thread, without_exit
 from agentrl_envs.blackbox.endpoint import Endpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
+from agentrl_sandbox.lease import Lease, new_mark
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
@@ -46,9 +46,9 @@ class Function:
     async def run(self, task: Task, endpoint: Endpoint) -> Any:
         """Return what the function returns."""
         if inspect.iscoroutinefunction(self.agent):
-            return await self.agent(task, endpoint)
+            return await without_exit(self.agent(task, endpoint))
         result = await in_thread(self.agent, task, endpoint)
-        return await result if inspect.isawaitable(result) else result
+        return await without_exit(result) if inspect.isawaitable(result) else result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,10 @@ class Command:
 
     async def run(self, task: Task, endpoint: Endpoint) -> str:
         """Return what the program wrote; `EnvError` when it ends with another code than 0."""
-        folder = Path(tempfile.mkdtemp(prefix="agentrl-program-"))
+        folder = Path(tempfile.gettempdir(), f"agentrl-program-{new_mark()}")
+        lease = Lease.take("directory", str(folder))
         try:
-            (folder / TASK_FILE).write_text(json.dumps(_told(task), ensure_ascii=False))
+            _make_folder(folder, task)
             process = await HostProcess.start(
                 filled(self.words, task), env=self._env(folder, endpoint), cwd=folder
             )
@@ -88,7 +89,7 @@ class Command:
                 )
             return written.decode(errors="replace")
         finally:
-            await in_thread(shutil.rmtree, folder, ignore_errors=True)
+            await in_thread(lease.clear)
 
     def _env(self, folder: Path, endpoint: Endpoint) -> dict[str, str]:
         if missing := [name for name in self.pass_env if name not in os.environ]:
@@ -119,6 +120,11 @@ def _filled(word: str, own: Mapping[str, str]) -> str:
     if not closed or name not in own:
         return f"{head}{{{_filled(tail, own)}"
     return head + own[name] + _filled(rest, own)
+
+
+def _make_folder(folder: Path, task: Task) -> None:
+    folder.mkdir(0o700)
+    (folder / TASK_FILE).write_text(json.dumps(_told(task), ensure_ascii=False))
 
 
 def _told(task: Task) -> dict[str, Any]:
