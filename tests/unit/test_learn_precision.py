@@ -47,13 +47,17 @@ def test_a_gpu_without_bfloat16_is_refused_by_its_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+
+    def name_of(device: object) -> str:
+        return f"Tesla T4 ({device})"
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", name_of)
     model = model_of()
     model.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"^policy.dtype is bfloat16, which Tesla T4 does not"):
+    with pytest.raises(ConfigError, match=r"^policy.dtype is bfloat16, which Tesla T4 "):
         load_model(tmp_path, dtype="bfloat16", device="cuda:0")
     monkeypatch.setattr(type(model), "device", torch.device("cuda:0"))
-    with pytest.raises(ConfigError, match=r"^learn.precision is bfloat16, which Tesla T4 does not"):
+    with pytest.raises(ConfigError, match=r"^learn.precision is bfloat16, which Tesla T4 "):
         prepare(model, HALF, seed=0)
     assert prepare(model, LearnSection(), seed=0) is model
 
