@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoConfig,
@@ -238,7 +239,7 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     try:
         with no_bars():
             return kind.from_pretrained(path, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(
             f"policy.path={str(path)!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
             "Face folder with config.json, *.safetensors and a tokenizer, or the name of a model"
