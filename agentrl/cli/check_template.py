@@ -31,9 +31,13 @@ def check_template(
 
 
 def _load(name: str) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer
+    from agentrl.preflight import check_policy
 
     try:
+        if problem := check_policy(name):
+            raise OSError(problem)
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]

@@ -133,7 +133,8 @@ def test_check_env_plays_the_environment(
     assert code == 2
     assert "gold scores: the gold player earned 0.0" in err, "one action is not enough"
     for kwargs, says in (
-        ("{", "which is not JSON"),
+        ("{", "broken JSON"),
+        ("[" * 5000 + "]" * 5000, "the JSON is nested more than 64 deep"),
         ("[]", "wanted a JSON object"),
         ('{"x": 1}', "x"),
     ):
@@ -148,6 +149,17 @@ def test_check_template_needs_a_tokenizer(
     code, _, err = agentrl(capsys, "check-template", str(tmp_path))
     assert code == 2
     assert "has no tokenizer that can be loaded" in err
+    assert "give a folder with tokenizer.json in it" in err
+
+
+def test_check_template_asks_no_hub_that_cannot_be_reached(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    code, _, err = agentrl(capsys, "check-template", "nope")
+    assert code == 2
+    assert "'nope' has no tokenizer that can be loaded (there is no such folder, and the Hu" in err
     assert "give a folder with tokenizer.json in it" in err
 
 
