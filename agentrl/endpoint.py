@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.distribution import install_command
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.reachable import is_url
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +42,7 @@ class Endpoint:
     """After answers 408, 409, 425, 429 and 5xx and broken connections, waiting longer each time."""
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")) or not self.model:
+        if not is_url(self.url) or not self.model:
             raise ConfigError(
                 f"an endpoint is a URL and a model, got {self.url!r} and {self.model!r}; write "
                 "--endpoint http://HOST:PORT/v1 --model NAME, or engine.endpoint.urls and "

@@ -329,7 +329,17 @@ async def test_nothing_of_it_trains() -> None:
             await asks.load({}, 1)
 
 
-@pytest.mark.parametrize(("url", "model"), [("localhost:8000", "m"), ("http://h/v1", "")])
+@pytest.mark.parametrize(
+    ("url", "model"),
+    [
+        ("localhost:8000", "m"),
+        ("http://h/v1", ""),
+        ("http://[::1", "m"),
+        ("http://h:x/v1", "m"),
+        ("http://h:99999/v1", "m"),
+        ("http://", "m"),
+    ],
+)
 def test_an_endpoint_is_a_url_and_a_model(url: str, model: str) -> None:
     with pytest.raises(ConfigError, match="--endpoint http"):
         Endpoint(url=url, model=model)
