@@ -1,6 +1,7 @@
 """The command line, one file per command. Commands import what they need when they run.
 
-Nothing is imported here: Ctrl-C while the rest is imported has to find somebody who catches it.
+Nothing is imported here: Ctrl-C while commands are imported has to find somebody who catches it.
+Nobody does only while Python imports `agentrl` itself, before this module.
 """
 
 import sys
