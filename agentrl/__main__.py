@@ -1,6 +1,6 @@
 """`python -m agentrl` is `agentrl`; torchrun starts modules."""
 
-from agentrl.cli.app import main
+from agentrl.cli import main
 
 if __name__ == "__main__":
     main()

@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from agentrl.errors import AgentrlError
+from agentrl.errors import AgentrlError, ConfigError
+
+_Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 _MAKE_ROOM = "Make room on the disk, or make its folder writable"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
@@ -80,6 +82,22 @@ def _write(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write a JSON file as `write_text` does; raises `ValueError` for NaN, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def load_json(
+    path: Path, kind: type[_Kind], *, advice: str, error: type[AgentrlError] = ConfigError
+) -> _Kind:
+    """Return what `write_json` wrote, an object or a list; raises `error` for anything else.
+
+    `advice` is the way out of a damaged file.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, kind):
+            raise TypeError(f"it holds {value!r:.40}, wanted a {kind.__name__}")
+    except (OSError, ValueError, TypeError, RecursionError) as cause:
+        raise error(f"{path} is damaged: {cause}; {advice}") from cause
+    return value
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.distribution import install_command
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.reachable import is_url
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +42,7 @@ class Endpoint:
     """After answers 408, 409, 425, 429 and 5xx and broken connections, waiting longer each time."""
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")) or not self.model:
+        if not is_url(self.url) or not self.model:
             raise ConfigError(
                 f"an endpoint is a URL and a model, got {self.url!r} and {self.model!r}; write "
                 "--endpoint http://HOST:PORT/v1 --model NAME, or engine.endpoint.urls and "
@@ -127,15 +128,21 @@ class EndpointClient:
         """Return a new measure of tries."""
         return Patience(first_wait_s=self._first_wait_s, retries=self._endpoint.retries)
 
-    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON of an answer; without a body it is a GET.
+    async def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        limits: JsonLimits = ANSWER_LIMITS,
+    ) -> Any:
+        """Return the JSON of an answer within limits; without a body it is a GET.
 
         Raises `EngineLost` after the last try, `Refused` for what every request would be refused
         for, `EngineError` for any other refusal.
         """
-        answer = await self._answer(path, body)
+        answer = await self._answer(path, body, limits.text_bytes)
         try:
-            return read_json(answer, ANSWER_LIMITS)
+            return read_json(answer, limits)
         except JsonLimitError as error:
             raise EngineError(
                 f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be read: "
@@ -144,7 +151,8 @@ class EndpointClient:
 
     async def tell(self, path: str, body: Mapping[str, Any], *, once: bool = False) -> None:
         """Have something done; raises as `ask` does. `once` is for what may be left undone."""
-        await (self._tried(path, body) if once else self._answer(path, body))
+        most = ANSWER_LIMITS.text_bytes
+        await (self._tried(path, body, most) if once else self._answer(path, body, most))
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any]:
         """Yield the JSON of a stream's events. Tries once, and raises as `ask` does, and
@@ -174,35 +182,34 @@ class EndpointClient:
         """Hang up. Idempotent."""
         await self._client.aclose()
 
-    async def _answer(self, path: str, body: Mapping[str, Any] | None) -> bytes:
+    async def _answer(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
         patience = self.patience()
         while True:
             try:
-                return await self._tried(path, body)
+                return await self._tried(path, body, most)
             except Unanswered as error:
                 await patience.wait(error, of=self._endpoint)
 
-    async def _tried(self, path: str, body: Mapping[str, Any] | None) -> bytes:
+    async def _tried(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
         method = "GET" if body is None else "POST"
         try:
             async with self._client.stream(method, path, json=body) as response:
                 if not response.is_success:
                     raise await self._refusal(response)
-                return await self._content(response)
+                return await self._content(response, most)
         except self._httpx.HTTPError as error:
             raise Unanswered(f"{type(error).__name__}: {error}") from error
 
-    async def _content(self, response: "httpx.Response") -> bytes:
-        """Return the body of an answer, of which nothing over the limit is received."""
-        most = ANSWER_LIMITS.text_bytes
+    async def _content(self, response: "httpx.Response", most: int) -> bytes:
+        """Return the body of an answer, of which no more than `most` bytes are received."""
         size = response.headers.get("content-length", "")
         if size.isdecimal() and (len(size) > len(str(most)) or int(size) > most):
-            raise self._too_long(f"an answer of {size:.30} bytes")
+            raise self._too_long(f"an answer of {size:.30} bytes", most)
         content = bytearray()
         async for part in response.aiter_bytes():
             content += part
             if len(content) > most:
-                raise self._too_long(f"an answer of more than {most} bytes")
+                raise self._too_long(f"an answer of more than {most} bytes", most)
         return bytes(content)
 
     async def _lines(self, response: "httpx.Response") -> AsyncGenerator[bytes]:
@@ -215,13 +222,13 @@ class EndpointClient:
                 rest.clear()
             rest += last
             if len(rest) > most:
-                raise self._too_long(f"an event of more than {most} bytes")
+                raise self._too_long(f"an event of more than {most} bytes", most)
         yield bytes(rest)
 
-    def _too_long(self, what: str) -> EngineError:
+    def _too_long(self, what: str, most: int) -> EngineError:
         return EngineError(
-            f"{self._endpoint} sends {what}, and {ANSWER_LIMITS.text_bytes} are the limit; ask for "
-            "fewer tokens or log-probs"
+            f"{self._endpoint} sends {what}, and {most} are the limit; ask for fewer tokens or "
+            "log-probs"
         )
 
     def _event(self, data: bytes) -> Any:

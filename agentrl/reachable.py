@@ -25,6 +25,15 @@ class ServerFault:
 _SILENT = ServerFault(f"cannot be reached (no answer within {CONNECT_S:g} s)")
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text is the URL of a server: HTTP, a host, and a port that can be one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def unreachable(url: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return why nothing listens at a URL, or an empty string; behind a proxy nobody can say."""
     found = _ask_all([url], lambda asked: _knock_at(asked, environment)).get(url)
@@ -79,6 +88,9 @@ def _knock_at(url: str, environment: Mapping[str, str]) -> Iterator[ServerFault 
     if environment.get("HTTPS_PROXY") or environment.get("https_proxy"):
         yield None
         return
+    if not is_url(url):
+        yield ServerFault("is not the URL of a server (http://HOST:PORT/PATH)", may_pass=False)
+        return
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     yield from _knock(parts.hostname or "", port)
@@ -95,6 +107,7 @@ def _ask_endpoint(
 
 def _refusal(url: str, key_variable: str, environment: Mapping[str, str]) -> str:
     """Return that a server refuses a key, or that there is none; any other answer says nothing."""
+    from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -108,7 +121,7 @@ def _refusal(url: str, key_variable: str, environment: Mapping[str, str]) -> str
             return ""
         state = "is refused" if key else "is not set"
         return f"asks for a key ({error.code}), and the variable {key_variable} {state}"
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return ""
     return ""
 

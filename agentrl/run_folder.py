@@ -20,16 +20,14 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from agentrl.atomic import write_json
+from agentrl.atomic import load_json, write_json
 from agentrl.config.changes import changes
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.machine import environment
-
-__all__ = ["RunFolder", "write_json"]
 
 MAY_CHANGE = (
     "run.steps",
@@ -164,7 +162,7 @@ class RunFolder:
             )
         if is_run:
             self._check_same(config)
-            sessions = cast(list[Any], json.loads(self.environment.read_text()))
+            sessions = self._sessions()
             write_json(self.environment, [*sessions, environment()])
             save_resolved(config, self.config)
             return
@@ -176,6 +174,12 @@ class RunFolder:
         except BaseException:
             self.environment.unlink(missing_ok=True)
             raise
+
+    def _sessions(self) -> list[Any]:
+        if not self.environment.exists():
+            return []
+        advice = "remove it to resume: it says on which machines the run was started before"
+        return load_json(self.environment, list, advice=advice)
 
     def _check_empty(self) -> None:
         ours = {"lock", self.environment.name}

@@ -1,14 +1,13 @@
 """`summary.json` of a run: what it found, and how long each phase took. Written as it grows, so
 that a run that is resumed keeps what it knew."""
 
-import json
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentrl.run_folder import write_json
+from agentrl.atomic import load_json, write_json
 
 
 class Summary:
@@ -16,7 +15,8 @@ class Summary:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        advice = "remove it to resume: the evaluation before training is made again"
+        self._found = load_json(path, dict, advice=advice) if path.exists() else dict[str, Any]()
 
     def get(self, name: str) -> Any:
         """Return a finding, or None."""

@@ -1,5 +1,18 @@
-"""The command line, one file per command. Commands import what they need when they run."""
+"""The command line, one file per command. Commands import what they need when they run.
 
-from agentrl.cli.app import main
+Nothing is imported here: Ctrl-C while commands are imported has to find somebody who catches it.
+Nobody does only while Python imports `agentrl` itself, before this module.
+"""
 
-__all__ = ["main"]
+import sys
+
+
+def main() -> None:
+    """Run a command; exits 130 after Ctrl-C, also while it is imported."""
+    try:
+        from agentrl.cli import app, console
+
+        console.keep_streams_open()
+        app.main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,5 +1,5 @@
 """`python -m agentrl.cli`."""
 
-from agentrl.cli.app import main
+from agentrl.cli import main
 
 main()

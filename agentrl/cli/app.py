@@ -128,8 +128,7 @@ def _is_key_option(argument: str) -> bool:
 
 
 def main() -> None:
-    """Run a command. Exits 2 for an error agentrl raises on purpose or a file that cannot be used,
-    130 after Ctrl-C.
+    """Run a command. Exits 2 for an error agentrl raises on purpose or a file that cannot be used.
 
     The working folder is on the import path, so that a config can name `module:Class` there.
     """

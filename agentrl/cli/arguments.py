@@ -1,13 +1,13 @@
 """Arguments that several commands share."""
 
-import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from agentrl.errors import ConfigError
+from agentrl.json_limits import JsonLimitError, read_json
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file (YAML).")]
 Overrides = Annotated[
@@ -35,9 +35,11 @@ def writable(file: Path | None, option: str) -> None:
 def env_kwargs(text: str) -> dict[str, Any]:
     """Return what `EnvKwargs` gives. Raises `ConfigError` for anything but an object."""
     try:
-        settings = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--kwargs is {text!r}, which is not JSON: {error}") from error
+        settings = read_json(text)
+    except JsonLimitError as error:
+        raise ConfigError(f"--kwargs is {text!r:.200}, and {error}") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"--kwargs is {text!r}, wanted a JSON object such as '{{\"terms\": 2}}'")
-    return settings
+        raise ConfigError(
+            f"--kwargs is {text!r:.200}, wanted a JSON object such as '{{\"terms\": 2}}'"
+        )
+    return cast(dict[str, Any], settings)

@@ -31,10 +31,14 @@ def check_template(
 
 
 def _load(name: str) -> "PreTrainedTokenizerBase":
-    from agentrl.learn.newpolicy import load_tokenizer
     from agentrl.models.place import policy_place
+    from agentrl.preflight import check_policy
 
     try:
+        if problem := check_policy(name):
+            raise ConfigError(problem)
+        from agentrl.learn.newpolicy import load_tokenizer
+
         return load_tokenizer(policy_place(name))
     except ConfigError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]

@@ -1,6 +1,9 @@
 """Where commands write: results to stdout, progress and errors to stderr."""
 
+import io
+import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +13,30 @@ from agentrl.user_code import error_place
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
+
+
+class LastingStream(io.TextIOWrapper):
+    """A standard stream that a tool cannot close: what the command says comes after it."""
+
+    def close(self) -> None:
+        """Flush, and stay open."""
+        self.flush()
+
+
+def keep_streams_open() -> None:
+    """Let stdout and stderr of this process be open to its end, whatever runs in it."""
+    sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
+
+
+def _lasting(stream: TextIO) -> TextIO:
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    return LastingStream(
+        stream.buffer,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
 
 
 def show_error(error: Exception, message: str = "") -> None:

@@ -1,9 +1,12 @@
 """`agentrl init`: a project with an environment of one's own."""
 
+import keyword
 import re
 import shutil
+import sys
 import tempfile
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -46,17 +49,40 @@ def module_name(name: str) -> str:
     return name.replace("-", "_")
 
 
+def _free(name: str) -> str:
+    """Return a name, with `my_` before it where Python has another meaning for it.
+
+    A project is installed under its name: one of a package would take that package's place.
+    """
+    module = module_name(name)
+    has_meaning = keyword.iskeyword(module) or module in sys.stdlib_module_names
+    if has_meaning or name == DISTRIBUTION or _is_package(module):
+        return f"my_{name}"
+    return name
+
+
+def _is_package(module: str) -> bool:
+    """Return whether Python finds a module of this name; a folder that only lies here is none."""
+    found = find_spec(module)
+    return found is not None and found.origin is not None
+
+
 def make_project(name: str, folder: Path) -> Path:
     """Write the project `folder/name` and return it: whole, or not at all.
 
-    Raises `ConfigError` for a name that Python could not import with `_` in the place of `-`, and
-    for a folder that holds something.
+    Raises `ConfigError` for a name that Python could not import with `_` in the place of `-`, for
+    one that means something else there, and for a folder that holds something.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
-        near = re.sub(r"\W+", "_", name.lower()).strip("_0123456789") or "shop"
+        near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789") or "shop"
         raise ConfigError(
             f"{name!r} cannot be imported from Python; use small letters, digits, '_' and '-', "
-            f"such as {near}"
+            f"such as {_free(near)}"
+        )
+    if _free(name) != name:
+        raise ConfigError(
+            f"{name!r} means something else in Python already, a keyword or a package; choose "
+            f"another name, such as {_free(name)}"
         )
     module = module_name(name)
     project = folder / name

@@ -1,7 +1,6 @@
 """A YAML file as plain values, with the line each key came from."""
 
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,6 +51,15 @@ MOST_DIGITS = 1000
 MOST_NODES = 100_000
 """Keys and values of a config, with every anchor written out."""
 NODE_CHARACTERS = 1000
+KINDS: Mapping[str, str] = {
+    "str": "text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "null",
+    "seq": "a list",
+    "map": "a mapping",
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -69,6 +77,22 @@ class _Loader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self._levels -= 1
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Construct the value of a node; refuses kinds of values that only YAML has."""
+        if node.tag not in TAGS:
+            raise yaml.MarkedYAMLError(
+                None,
+                None,
+                f"{_kind(node)}, and a config holds text, numbers, true, false, null, lists and "
+                "mappings",
+                node.start_mark,
+            )
+        try:
+            return super().construct_object(node, deep=deep)
+        except (KeyError, ValueError) as error:
+            problem = f"{node.value!r:.40}, wanted {_kind(node)}"
+            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -92,6 +116,10 @@ _RULES = (
 for _tag, _pattern, _first in _RULES:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
     _Dumper.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
+
+
+TAGS = frozenset({*(tag for tag, _, _ in _RULES), *(f"tag:yaml.org,2002:{t}" for t in KINDS)})
+"""Kinds of nodes of a config."""
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -138,6 +166,7 @@ def read(path: Path) -> Document:
     """Return what a file says; raises `ConfigError` for a missing file and for broken YAML."""
     text = _read_text(path)
     loader: _Loader | None = None
+    node: yaml.Node | None = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -155,15 +184,12 @@ def read(path: Path) -> Document:
             )
         walk.mapping(node, ())
         values: dict[str, Any] = loader.construct_document(node)
-        json.dumps(values)
     except yaml.YAMLError as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", None)
-        where = path if line is None else f"{path}:{line + 1}"
-        raise ConfigError(f"{where}: not valid YAML: {_reason(error)}; mend this line") from error
-    except TypeError as error:
-        raise ConfigError(
-            f"{path}: {error}; a config holds text, numbers, true, false, null, lists and mappings"
-        ) from error
+        mark = getattr(error, "problem_mark", None)
+        where = path if mark is None else f"{path}:{mark.line + 1}"
+        key = "" if node is None or mark is None else ".".join(_key_at(node, mark.index))
+        what = f"{key} is {_reason(error)}" if key else f"not valid YAML: {_reason(error)}"
+        raise ConfigError(f"{where}: {what}; mend this line") from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -234,6 +260,19 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
         yield from node.value
 
 
+def _key_at(node: yaml.Node, index: int) -> KeyPath:
+    """Return the key whose value holds the character at `index` of the file."""
+    pairs: Iterator[tuple[str, yaml.Node]] = iter(())
+    if isinstance(node, yaml.MappingNode):
+        pairs = ((str(key.value), value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        pairs = ((str(number), value) for number, value in enumerate(node.value))
+    for name, value in pairs:
+        if value.start_mark.index <= index < value.end_mark.index:
+            return (name, *_key_at(value, index))
+    return ()
+
+
 def _read_text(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
@@ -271,19 +310,9 @@ def _near(path: Path) -> str:
     return f"YAML files in {folder}: {', '.join(names[:8])}{more}"
 
 
-KINDS: Mapping[str, str] = {
-    "str": "text",
-    "int": "a number",
-    "float": "a number",
-    "bool": "true or false",
-    "seq": "a list",
-    "map": "a mapping",
-}
-
-
 def _kind(node: yaml.Node) -> str:
-    short = str(node.tag).rpartition(":")[2]
-    return KINDS.get(short, short)
+    short = str(node.tag).removeprefix("tag:yaml.org,2002:")
+    return KINDS.get(short, f"!!{short}")
 
 
 def _reason(error: yaml.YAMLError) -> str:

@@ -122,6 +122,8 @@ def _text(details: ErrorDetails, place: _Place, root: type[Section]) -> str:
             return _missing(place)
         case "union_tag_invalid" | "union_tag_not_found":
             return _unknown_method(place, cast(Mapping[str, Any], value).get("name"))
+        case "value_error":  # of a validator of ours
+            return f"{place.dotted}: {details.get('ctx', {}).get('error', details['msg'])}"
         case _:
             return _wrong_value(place, value)
 

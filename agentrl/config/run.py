@@ -1,9 +1,10 @@
 """The config of one whole run: one file, every key, its default and what it means."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from agentrl.config.branching import BranchingSection
 from agentrl.config.caps import ScheduleSection
@@ -20,6 +21,9 @@ from agentrl.config.split_guard import SplitGuardSection
 from agentrl.config.store import StoreSection
 from agentrl.config.view import ViewSection
 from agentrl.errors import FailureKind
+
+NAME_BYTES = 255
+"""Of a file's name, which Linux and its file systems take at most."""
 
 
 class RunSection(Section):
@@ -39,6 +43,15 @@ class RunSection(Section):
     """How many checkpoints stay on disk."""
     threads: int = Field(default=1, ge=1)
     """Torch threads of this process; more than one pays only on an otherwise idle machine."""
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if (size := len(os.fsencode(name))) > NAME_BYTES:
+            raise ValueError(
+                f"{size} bytes, and a folder's name has {NAME_BYTES} at most; shorten it"
+            )
+        return name
 
 
 class EnvSection(Section):

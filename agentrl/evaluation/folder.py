@@ -8,10 +8,9 @@ FOLDER/
 """
 
 import hashlib
-import json
 from pathlib import Path
 
-from agentrl.atomic import write_json
+from agentrl.atomic import load_json, write_json
 from agentrl.config.changes import changes
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
@@ -92,7 +91,8 @@ def _check_same(folder: Path, config: RunConfig, policy: dict[str, str]) -> None
             f"{folder} holds an evaluation of another config: {changed}. Resume it with the values "
             "it had, or choose another folder"
         )
-    before = json.loads((folder / POLICY).read_text())
+    advice = "bring it back from a copy, or start anew in another folder"
+    before = load_json(folder / POLICY, dict, advice=advice)
     if before["digest"] != policy["digest"]:
         raise ConfigError(
             f"{folder} holds an evaluation of {before['policy']} (digest {before['digest']}), and "

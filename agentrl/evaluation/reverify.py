@@ -253,10 +253,15 @@ def _todays(task: Task, today: Mapping[str, Task]) -> Task | None:
 
 
 def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:
-    if not (folder / CONFIG).is_file() or not (folder / STORE).is_dir():
+    if not (folder / STORE).is_dir():
         raise ConfigError(
             f"{folder} holds no stored trajectories: name the folder of agentrl eval --out, or a "
             "run that keeps a store (store.keep)"
+        )
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(
+            f"{folder} holds trajectories, and no config.yaml, which names their environment; "
+            "bring it back from a copy"
         )
     return load_config(folder / CONFIG, overrides)
 

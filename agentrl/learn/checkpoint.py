@@ -30,7 +30,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from agentrl.atomic import disk_advice, sync_folder, sync_path
+from agentrl.atomic import disk_advice, load_json, sync_folder, sync_path
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state
@@ -278,13 +278,8 @@ def _check_model(checkpoint: Path, theirs: Mapping[str, Any], ours: Mapping[str,
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LearnError(
-            f"{path} is damaged: {error}; remove {path.parent.name} to resume from the checkpoint "
-            "before it"
-        ) from error
+    advice = f"remove {path.parent.name} to resume from the checkpoint before it"
+    return load_json(path, dict, advice=advice, error=LearnError)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoConfig,
@@ -256,7 +257,7 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
             "*.safetensors and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
         )
     place: str | Path = path
-    errors: tuple[type[Exception], ...] = (OSError, ValueError)
+    errors: tuple[type[Exception], ...] = (OSError, ValueError, SafetensorError)
     if is_gguf(path):
         if problem := gguf_fault(Path(path)):
             raise ConfigError(f"policy.path is {text}, and {problem}")

@@ -117,6 +117,7 @@ class Ledger:
         self._writes = threading.Lock()
         """Held by who writes, or copies the write-ahead log into the file."""
         self._is_closed = False
+        self._writable = not readonly
         if not file.is_file():
             raise StoreError(f"{file}: no such file; {file.parent} holds no store")
         with self._errors():
@@ -125,10 +126,12 @@ class Ledger:
                 raise self._damaged("its checksums are missing or damaged")
             if changed:
                 raise self._damaged(f"page {min(changed)} is not as it was written")
-            mode = "ro" if readonly else "rw"
-            self._base = _connect(file, mode=mode)
+            self._base = _connect(file, mode="ro" if readonly else "rw")
             try:
-                self._prepare(readonly=readonly)
+                if readonly and not self._log_bytes() and _is_barred(self._base):
+                    self._base.close()
+                    self._base = _connect(file, mode="ro&immutable=1")
+                self._prepare()
             except BaseException:
                 self._base.close()
                 raise
@@ -342,12 +345,11 @@ class Ledger:
         finally:
             self._base.close()
 
-    def _prepare(self, *, readonly: bool) -> None:
-        self._writable = not readonly
+    def _prepare(self) -> None:
         (form,) = self._base.execute("PRAGMA user_version").fetchone()
         if form != FORMAT:
             raise self._damaged(f"it has format {form}, and this version reads {FORMAT}")
-        if readonly:
+        if not self._writable:
             return
         before = PageChecks.read(self.file)
         changed = before.differences(PageChecks.of_file(self.file)) if before else set[int]()
@@ -382,6 +384,11 @@ class Ledger:
             raise self._damaged(str(error)) from error
 
     def _unusable(self, text: str) -> StoreError:
+        if not self._writable:
+            return StoreError(
+                f"{self.file} cannot be read: {text}. Copy the run's folder to where it can be "
+                "written to, and look at the copy"
+            )
         return StoreError(
             f"{self.file} cannot be used: {text}; nothing that was recorded is lost. "
             f"{disk_advice(text)}, and resume the run"
@@ -524,6 +531,20 @@ def _connect(file: Path, *, mode: str = "rw", timeout_s: float = 10.0) -> sqlite
     )
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _is_barred(base: sqlite3.Connection) -> bool:
+    """Return whether SQLite wants to make files beside a database, and may not.
+
+    It does so even to read one that has a write-ahead log, be the log empty or not there. A run
+    that goes on has made them already: here it lies on a file system that is mounted read-only, or
+    has ended in a folder of somebody else's.
+    """
+    try:
+        base.execute("PRAGMA user_version").fetchone()
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN
+    return False
 
 
 def _seal(file: Path, journal: Literal["WAL", "DELETE"]) -> None:

@@ -1,10 +1,12 @@
 """The command line: what each command shows, how errors reach the user, what it costs to start.
 
 Mutants seen caught: a traceback for a ConfigError; exit code 1; the working folder not on the
-import path; torch imported for --help; markup in a message interpreted.
+import path; torch imported for --help; markup in a message interpreted; Ctrl-C
+caught once all is imported; a stream that a tool can close.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -94,6 +96,58 @@ def test_help_is_light(root: Path) -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_ctrl_c_while_it_is_imported_ends_with_130() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'agentrl.cli.view':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv = ['agentrl', 'envs']\n"
+        "from agentrl.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+CLOSING = """
+import sys
+from agentrl import register_tool_env, rewards, tool
+from tests.support.doubles import doubles, gold
+
+@tool
+def double(number: int) -> int:
+    "Return twice the number."
+    sys.stdout.close()
+    sys.stderr.close()
+    return 2 * number
+
+register_tool_env("test/Closing-v0", tools=[double], tasks=doubles, gold=gold,
+                  reward=rewards.exact_answer)
+"""
+
+
+def test_a_tool_that_closes_stdout_costs_no_report(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "closing_env.py").write_text(CLOSING)
+    (tmp_path / "a.yaml").write_text('env: {id: "closing_env:test/Closing-v0"}\n')
+    command = [sys.executable, "-m", "agentrl", "eval", "a.yaml", "evaluate.tasks=2"]
+    done = subprocess.run(
+        [*command, "--player", "gold"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert "pass@1" in done.stdout
+
+
 def test_config_explain_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     _, out, _ = agentrl(capsys, "config", "explain", "run.steps")
     assert out.splitlines()[0] == "run.steps"
@@ -133,7 +187,8 @@ def test_check_env_plays_the_environment(
     assert code == 2
     assert "gold scores: the gold player earned 0.0" in err, "one action is not enough"
     for kwargs, says in (
-        ("{", "which is not JSON"),
+        ("{", "broken JSON"),
+        ("[" * 5000 + "]" * 5000, "the JSON is nested more than 64 deep"),
         ("[]", "wanted a JSON object"),
         ('{"x": 1}', "x"),
     ):
@@ -148,6 +203,17 @@ def test_check_template_needs_a_tokenizer(
     code, _, err = agentrl(capsys, "check-template", str(tmp_path))
     assert code == 2
     assert "has no tokenizer that can be loaded" in err
+    assert "give a folder with tokenizer.json in it" in err
+
+
+def test_check_template_asks_no_hub_that_cannot_be_reached(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    code, _, err = agentrl(capsys, "check-template", "nope")
+    assert code == 2
+    assert "'nope' has no tokenizer that can be loaded (there is no such folder, and the Hu" in err
     assert "give a folder with tokenizer.json in it" in err
 
 

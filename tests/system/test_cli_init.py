@@ -62,7 +62,15 @@ def test_a_hyphen_is_an_underscore_to_python(
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("My-shop", "my_shop"), ("3d", "d"), ("a/b", "a_b"), ("..", "shop"), ("-x", "x")],
+    [
+        ("My-shop", "my_shop"),
+        ("3d", "d"),
+        ("a/b", "a_b"),
+        ("..", "shop"),
+        ("-x", "x"),
+        ("日本", "shop"),
+        ("Class", "my_class"),
+    ],
 )
 def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str, near: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -70,6 +78,23 @@ def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str, ne
     assert f"{name!r} cannot be imported from Python" in str(caught.value)
     assert str(caught.value).endswith(f"such as {near}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["class", "os", "torch", "agentrl", "agentrl-gym", "test"])
+def test_a_name_that_means_something_in_python_is_refused(tmp_path: Path, name: str) -> None:
+    """Installed, a project named torch would take the place of torch."""
+    with pytest.raises(ConfigError, match=rf"such as my_{name}$"):
+        make_project(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert make_project(f"my_{name}", tmp_path).is_dir()
+
+
+def test_a_folder_that_lies_here_takes_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make_project("shop", tmp_path).is_dir()
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from agentrl.endpoint import ANSWER_LIMITS, EndpointClient
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint import Endpoint, EndpointChat, EndpointEngine
 from agentrl.evaluation.endpoint.chat import conversation
+from agentrl.evaluation.endpoint.engine import TURN_LIMITS
 from agentrl.evaluation.policy import evaluate
 from agentrl.evaluation.reports import StoredReport, compare_reports, read_report
 from agentrl.message import Image, Message, ToolCall
@@ -216,10 +217,28 @@ async def test_no_more_than_the_limit_is_received(
 ) -> None:
     flood = Flood()
     answer = functools.partial(httpx.Response, status, headers=headers, stream=flood)
-    async with engine(lambda asked: answer()) as asks:
-        with pytest.raises(EngineError, match=wrong):
-            await asks.generate(request())
+    answers = httpx.MockTransport(lambda asked: answer())
+    client = EndpointClient(ENDPOINT, first_wait_s=0.0, transport=answers)
+    with pytest.raises(EngineError, match=wrong):
+        await client.ask("completions", {})
+    await client.close()
     assert flood.taken <= most
+
+
+@watched
+async def test_a_turn_is_received_up_to_its_limit() -> None:
+    room = TURN_LIMITS.text_bytes - len(said({"content": ""}).content)
+    async with engine(lambda asked: said({"content": "x" * room})) as asks:
+        turn = await asks.generate(request())
+        assert CHAT.parse(turn.token_ids).text == "x" * room
+    async with engine(lambda asked: said({"content": "x" * (room + 1)})) as asks:
+        with pytest.raises(EngineError, match=r"an answer of 1048577 bytes, and 1048576 are the l"):
+            await asks.generate(request())
+    flood = Flood()
+    async with engine(lambda asked: httpx.Response(200, stream=flood)) as asks:
+        with pytest.raises(EngineError, match=r"an answer of more than 1048576 bytes"):
+            await asks.generate(request())
+    assert flood.taken <= 2 * TURN_LIMITS.text_bytes
 
 
 async def events_of(stream: httpx.AsyncByteStream) -> list[Any]:
@@ -329,7 +348,17 @@ async def test_nothing_of_it_trains() -> None:
             await asks.load({}, 1)
 
 
-@pytest.mark.parametrize(("url", "model"), [("localhost:8000", "m"), ("http://h/v1", "")])
+@pytest.mark.parametrize(
+    ("url", "model"),
+    [
+        ("localhost:8000", "m"),
+        ("http://h/v1", ""),
+        ("http://[::1", "m"),
+        ("http://h:x/v1", "m"),
+        ("http://h:99999/v1", "m"),
+        ("http://", "m"),
+    ],
+)
 def test_an_endpoint_is_a_url_and_a_model(url: str, model: str) -> None:
     with pytest.raises(ConfigError, match="--endpoint http"):
         Endpoint(url=url, model=model)

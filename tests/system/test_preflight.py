@@ -1,5 +1,6 @@
 """What a machine lacks is said before anything heavy is imported, and in one sentence."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -304,6 +305,33 @@ def test_a_key_that_is_missing_or_wrong(locked_server: str) -> None:
     assert found() == "asks for a key (401), and the variable KEY is not set"
     assert found(KEY="wrong") == "asks for a key (401), and the variable KEY is refused"
     assert not found(KEY="right")
+
+
+@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000])
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_that_answers_no_http_is_left_to_the_one_that_asks(answer: bytes) -> None:
+    """What breaks in a thread of the look is a traceback on stderr and a warning here."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):  # the knock, the question
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(answer)
+                    connection.recv(2**16)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        assert endpoint_faults([url], "KEY", {}) == {}
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_url_that_is_none_is_told() -> None:
+    faults = endpoint_faults(["http://[::1"], "KEY", {})
+    assert faults["http://[::1"].why.startswith("is not the URL of a server")
+    assert not faults["http://[::1"].may_pass
 
 
 def test_who_does_not_answer_is_waited_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

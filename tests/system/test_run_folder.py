@@ -1,7 +1,8 @@
 """Who owns a run's folder, and what is left when it cannot be opened.
 
 Mutants seen caught: no lock; a lock file that outlives kill -9; config.yaml written before the
-checks; a changed key let through; folders left behind; environment.json overwritten on resume.
+checks; a changed key let through; folders left behind; environment.json overwritten on resume;
+garbage in it or in summary.json read as it is.
 """
 
 import json
@@ -22,6 +23,7 @@ from agentrl.config.run import EnvSection, RunConfig, RunSection
 from agentrl.config.section import unread
 from agentrl.errors import ConfigError, EnvError
 from agentrl.run_folder import RunFolder
+from agentrl.summary import Summary
 
 
 def config(where: Path, /, *, learn: LearnSection | None = None, **run: Any) -> RunConfig:
@@ -140,6 +142,24 @@ def test_a_resumed_run_keeps_its_config(tmp_path: Path) -> None:
     assert "learn.correction.name was tis and is none; " in said
     assert "; learn.epochs was 1 and is 2; " in said
     assert "run.seed was 0 and is 1. Resume it with the values it had" in said
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"[" * 100_000, b"3", b""])
+def test_damaged_notes_of_a_run_are_told_with_their_file(tmp_path: Path, garbage: bytes) -> None:
+    settings = config(tmp_path)
+    with RunFolder.open(settings, resume=False) as folder:
+        environment, summary = folder.environment, folder.summary
+    environment.write_bytes(garbage)
+    said = refused(settings, tmp_path, resume=True)
+    assert said.startswith(f"{environment} is damaged: ")
+    assert "; remove it to resume: " in said
+    environment.unlink()
+    with RunFolder.open(settings, resume=True):
+        (session,) = json.loads(environment.read_text())
+    assert session["packages"]["pydantic"]
+    summary.write_bytes(garbage)
+    with pytest.raises(ConfigError, match=r"summary\.json is damaged: .*; remove it to resume: "):
+        Summary(summary)
 
 
 def test_long_values_are_compared_whole(tmp_path: Path) -> None:

@@ -396,3 +396,15 @@ def test_a_folder_without_a_model_is_a_config_error(tmp_path: Path) -> None:
         load_model(tmp_path, dtype="float32", device="cpu")
     with pytest.raises(ConfigError, match=r"policy\.path=.* cannot be read"):
         load_tokenizer(tmp_path)
+
+
+def test_weights_that_are_cut_off_are_told_with_their_folder(tmp_path: Path) -> None:
+    section = MakePolicySection(hidden_size=16, layers=1, heads=1, kv_heads=1, head_dim=16)
+    model = make_model(
+        section, vocab_size=30, eos_token_id=4, pad_token_id=5, context_tokens=77, seed=0
+    )
+    model.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match=rf"policy\.path='{tmp_path}' cannot be read by Auto"):
+        load_model(tmp_path, dtype="float32", device="cpu")

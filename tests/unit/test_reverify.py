@@ -23,7 +23,7 @@ from agentrl.config.run import RunConfig
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, RescoreBy, Step, rescored_by
 from agentrl.errors import ConfigError
-from agentrl.evaluation.folder import POLICY, STORE
+from agentrl.evaluation.folder import CONFIG, POLICY, STORE
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.rescore import Rescored, Rescorer
 from agentrl.evaluation.reverify import recordings_of, reverify
@@ -370,6 +370,9 @@ def test_what_cannot_be_scored_again_says_so(kept: Path, tmp_path: Path) -> None
         run(kept, tasks="today")
     with pytest.raises(ConfigError, match="holds no stored trajectories"):
         run(tmp_path)
+    (kept / CONFIG).unlink()
+    with pytest.raises(ConfigError, match=r"holds trajectories, and no config\.yaml"):
+        run(kept)
 
 
 def test_a_wrong_config_is_one_error(kept: Path) -> None:

@@ -8,10 +8,16 @@ from agentrl.closing import Closing
 from agentrl.endpoint import Endpoint, EndpointClient
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint.chat import conversation, turn_bytes
+from agentrl.json_limits import JsonLimits
 from agentrl.policy import Completion, GenerateRequest
 
 if TYPE_CHECKING:
     import httpx
+
+
+TURN_LIMITS = JsonLimits(text_bytes=2**20)
+"""Of an answer: some 200,000 tokens of English. Each byte of it is a token here, and takes about a
+hundred bytes of memory."""
 
 
 class EndpointEngine(Closing):
@@ -105,7 +111,7 @@ class EndpointEngine(Closing):
 
     async def _turn(self, request: GenerateRequest) -> Completion:
         body = body_of(request, self._endpoint.model)
-        answer = await self._client.ask("chat/completions", body)
+        answer = await self._client.ask("chat/completions", body, limits=TURN_LIMITS)
         try:
             choice = answer["choices"][0]
             tokens = turn_bytes(choice["message"])

@@ -8,6 +8,7 @@ from importlib.resources import files
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX
 from agentrl.endpoint import ANSWER_LIMITS, REFUSAL_BYTES
 from agentrl.engine.remote.frames import GREETING_LIMITS, HEAD_LIMITS
+from agentrl.evaluation.endpoint.engine import TURN_LIMITS
 from agentrl.gateway.bodies import BUDGET_BYTES
 from agentrl.gateway.dialogue import LARGEST_BYTES
 from agentrl.grading.artefacts import REFUSED_MAX
@@ -321,7 +322,14 @@ def rows() -> Iterator[InputRow]:
         "system/test_engine_remote.py::test_a_greeting_that_makes_no_sense_ends_one_connection",
     )
     yield InputRow(
-        "answer of an endpoint, or an event of its stream (server)",
+        "turn of an endpoint that is evaluated (server)",
+        size(TURN_LIMITS.text_bytes),
+        "a failed request",
+        "agentrl/evaluation/endpoint/engine.py",
+        "system/test_evaluate_endpoint.py::test_a_turn_is_received_up_to_its_limit",
+    )
+    yield InputRow(
+        "another answer of an endpoint, or an event of its stream (server)",
         f"{size(ANSWER_LIMITS.text_bytes)}, {ANSWER_LIMITS.values} values; "
         f"{size(REFUSAL_BYTES)} of a refusal",
         "a failed request",

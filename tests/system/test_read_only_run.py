@@ -1,0 +1,71 @@
+"""A run that lies where nobody can write, as in an archive, is looked at all the same.
+
+Mutants seen caught: a ledger opened with its write-ahead log; a log that is left out in silence.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.store.ledger import Ledger
+from agentrl.store.opening import LEDGER
+from benchmarks.made_run import MadeRun
+
+LOOKS = """
+import sys
+from agentrl.cli.app import main
+out, run = sys.argv[1:]
+for line in ("watch --once", f"view --no-open -o {out}/x.html", f"export -o {out}/x"):
+    sys.argv = ["agentrl", *line.split(), run]
+    try:
+        main()
+    except SystemExit as end:
+        print("exit", end.code, flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return MadeRun(folder=tmp_path / "runs" / "made", groups=3, size=2).make()
+
+
+def looked_at(run: Path, out: Path) -> str:
+    """Return what three commands say of a run on a file system that is mounted read-only."""
+    mounts = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+    looks = [sys.executable, "-c", LOOKS, str(out), str(run)]
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", mounts, "sh", str(run), *looks],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.namespaces
+def test_a_run_that_cannot_be_written_to_is_looked_at(run: Path, tmp_path: Path) -> None:
+    said = looked_at(run, tmp_path)
+    assert said.count("exit 0") == 3, said
+    assert "6 trajectories" in said
+    assert (tmp_path / "x.html").stat().st_size > 10_000
+
+
+@pytest.mark.namespaces
+def test_a_log_that_cannot_be_read_there_is_told(run: Path, tmp_path: Path) -> None:
+    """Of a run that was killed: a reader would have to write beside it."""
+    ledger = Ledger(run / "store" / LEDGER)
+    ledger.mark_pruned([999], position=0)
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("*-shm"))
+    ledger.close()
+    assert (copy / "store" / f"{LEDGER}-wal").stat().st_size
+    said = looked_at(copy, tmp_path)
+    assert said.count("exit 2") == 3, said
+    assert "Copy the run's folder to where it can be written to, and look at the copy" in said
+    assert "resume" not in said
