@@ -67,7 +67,7 @@ def test_a_phase_in_which_nothing_gets_done_shows_that_it_is_alive() -> None:
 
     def write(line: str) -> None:
         lines.append(line)
-        if len(lines) == 3:
+        if "turns 3" in line:
             signs.set()
 
     progress = PlainProgress(write, clock=Clock(), first_sign_s=0.001)
@@ -75,7 +75,7 @@ def test_a_phase_in_which_nothing_gets_done_shows_that_it_is_alive() -> None:
         phase.advance(0, {"turns": 3})
         assert signs.wait(60)
     assert lines[0] == "evaluate: begins, 34 to do"
-    assert lines[2] == "evaluate: 0/34, turns 3, 0 s"
+    assert "evaluate: 0/34, turns 3, 0 s" in lines
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
