@@ -165,7 +165,7 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
     path = config.policy.path
     if path is not None and (problem := check_policy(path)):
         yield (
-            f"policy.path is {path}, and {problem}; it names a folder with config.json, "
+            f"policy.path is {path}, and {problem}; name a folder with config.json, "
             "*.safetensors and a tokenizer, a GGUF file, what agentrl model list shows, or a model "
             "of the Hugging Face hub"
         )

@@ -194,7 +194,7 @@ def test_the_filter_of_a_container_lets_the_supervisor_mount_and_nobody_load_a_m
 
 def test_a_missing_sdk_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker.api", None)
-    with pytest.raises(ConfigError, match=r"pip install 'agentrl\[docker\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'agentrl-gym\[docker\]'"):
         open_pool(DOCKER)
 
 
