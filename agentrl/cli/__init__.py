@@ -1,7 +1,7 @@
 """The command line, one file per command. Commands import what they need when they run.
 
-Nothing is imported here: Ctrl-C while commands are imported has to find somebody who catches it.
-Nobody does only while Python imports `agentrl` itself, before this module.
+This module imports nothing, so that Ctrl-C while commands are imported is caught. While Python
+imports `agentrl` itself, before this module, it is not.
 """
 
 import sys
