@@ -1,6 +1,5 @@
 """How the site is built from these pages: `make docs`. Every warning is an error."""
 
-import importlib.metadata
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +9,10 @@ ROOT = Path(__file__).parent.parent
 # Autodoc imports agentrl from the checkout the pages are of, wherever an editable install points.
 sys.path[:0] = [str(ROOT / place) for place in (".", "envs", "tools", "sandbox")]
 
+from agentrl.distribution import __version__ as release  # noqa: E402 it is found on that path
+
 project = "agentrl"
 author = "the agentrl authors"
-release = importlib.metadata.version("agentrl")
 
 extensions = [
     "myst_parser",
