@@ -40,6 +40,7 @@ def train(
     Ctrl-C stops cleanly with a checkpoint; --resume goes on from there.
     """
     from agentrl.config.load import load_config
+    from agentrl.preflight import check_training
 
     launch = Launch.of()
     if launch is not None and not launch.leads:
@@ -52,7 +53,8 @@ def train(
     try:
         with _sigterm_as_ctrl_c(), watch(err) as progress:
             progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
-            from agentrl import training  # after the line: it takes seconds
+            check_training(config, say=lambda _: None)  # `train` does so too, seconds later
+            from agentrl import training
 
             result = training.train(
                 config, progress=progress, resume=resume, cut_damaged=cut_damaged

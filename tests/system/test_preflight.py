@@ -394,8 +394,8 @@ def test_the_sentence_comes_before_anything_heavy(
         "try:\n"
         "    main()\n"
         "finally:\n"
-        "    heavy = {'torch', 'transformers', 'reasoning_gym', 'sympy', 'docker'}\n"
-        "    print('imported:', sorted(heavy & {*sys.modules}))\n"
+        "    heavy = 'agentrl.training torch transformers reasoning_gym sympy docker'.split()\n"
+        "    print('imported:', sorted({*heavy} & {*sys.modules}))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
