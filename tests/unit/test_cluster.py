@@ -135,7 +135,11 @@ class Here:
     @classmethod
     async def start(cls, make_env: Any = Moody) -> "Here":
         host = EnvHost(make_env, BELONGINGS)
-        await host.open()
+        try:
+            await host.open()
+        except BaseException:
+            await host.close()  # a process would take its scope with it
+            raise
         return cls(host)
 
     async def call(self, number: int, method: Method, *arguments: Any) -> Any:
