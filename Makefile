@@ -38,12 +38,14 @@ dev: $(DEV_STAMP) ## Add to .venv what tests, checks and benchmarks need
 
 # torch comes first and alone: what it brings along is decided before anything else asks for it.
 # agentrl is built with what is in the venv, so that nothing unconstrained is downloaded for it.
+# reasoning-gym comes without its dependencies, for one of them needs a C compiler: see the group.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"agentrl needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) pip
 	$(INSTALL) torch hatchling editables
-	$(INSTALL) --no-build-isolation --editable .
+	$(INSTALL) --no-build-isolation --editable . --group reasoning
+	$(INSTALL) --no-deps reasoning-gym
 	$(COMPILE)
 	@touch $@
 

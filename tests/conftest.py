@@ -129,6 +129,11 @@ def missing_ray() -> str:
     return "" if there else "Ray is not all there; pip install -c constraints.txt '.[ray]'"
 
 
+def missing_pycosat() -> str:
+    """Return why one family of reasoning-gym cannot be used here, or an empty string."""
+    return "" if importlib.util.find_spec("pycosat") else "pip install -c constraints.txt pycosat"
+
+
 PEERS = ("gem", "harbor", "openenv", "openenv_next", "pyarrow", "smollm2", "verifiers", "vllm")
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -140,6 +145,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "gpu": cache(missing_gpu),
     "gui": cache(missing_gui),
     "namespaces": cache(missing_namespaces),
+    "pycosat": missing_pycosat,
     "ray": cache(missing_ray),
     **{name: partial(missing_peer, name) for name in PEERS},
 }

@@ -30,12 +30,14 @@ PROGRAMS_OF: Mapping[str, Sequence[str]] = {
 
 
 def missing_problems(config: "RunConfig") -> Iterator[str]:
-    """Yield that the generators of problems are missing."""
-    if not is_installed("reasoning_gym"):
-        yield (
-            f"{config.env.id} needs reasoning_gym, which is not installed: "
-            "pip install reasoning-gym"
-        )
+    """Yield that the generators of problems are missing, or what one of them needs."""
+    from agentrl_envs.reasoning.package import PYCOSAT_MISSING, lacks_pycosat
+
+    yield from _missing_package(config, "reasoning_gym", extra="reasoning")
+    chosen = config.env.kwargs.get("families", ())
+    for family in [chosen] if isinstance(chosen, str) else chosen:
+        if lacks_pycosat(family):
+            yield f"task family {family!r} {PYCOSAT_MISSING}"
 
 
 def missing_search(config: "RunConfig") -> Iterator[str]:

