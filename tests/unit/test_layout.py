@@ -4,8 +4,11 @@ What stays light and what gets installed is in tests/system/test_package.py.
 """
 
 import ast
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,20 @@ LEARNING = (
     "agentrl.sync",
     "agentrl.vision",
 )
+
+
+BROUGHT_BY = {
+    "annotated_types": "pydantic",
+    "anyio": "mcp",
+    "markupsafe": "jinja2",
+    "mcp_types": "mcp",
+    "pydantic_core": "pydantic",
+    "requests": "docker",
+    "typing_extensions": "pydantic",
+}
+"""Modules of dependencies of what we ask for, by what brings them."""
+HOSTED = frozenset({"gem", "verifiers", "websockets"})
+"""Modules of packages that are imported in their own venv, whose environments we play."""
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -115,11 +132,31 @@ def test_every_tool_sees_the_same_roots(root: Path) -> None:
 def test_the_constraints_hold_every_dependency(root: Path) -> None:
     """A dependency without a pin would float in the venv that the Makefile builds."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
-    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    asked = [*project["project"]["dependencies"]]
+    for group in ("dev", "reasoning"):
+        asked += project["dependency-groups"][group]
     names = {distribution(requirement) for requirement in asked}
     pins = (root / "constraints.txt").read_text().splitlines()
     pinned = {distribution(line) for line in pins if "==" in line and not line.startswith("#")}
     assert not names - pinned, f"constraints.txt lacks {sorted(names - pinned)}"
+
+
+def test_everything_that_is_imported_is_declared(root: Path) -> None:
+    """What only the group `dev` installs is not there where the wheel is."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = chain.from_iterable(project["optional-dependencies"].values())
+    declared = set(map(distribution, [*project["dependencies"], *extras]))
+    owners = packages_distributions()
+    undeclared = {
+        (str(file.relative_to(root)), name)
+        for package in ROOTS
+        for file in files(root, package)
+        for name in {module.partition(".")[0] for module in imports(file)}
+        if name not in {*ROOTS, *HOSTED, *sys.stdlib_module_names}
+        for module in [BROUGHT_BY.get(name, name)]
+        if not declared & {*map(distribution, owners.get(module, [module]))}
+    }
+    assert undeclared == set()
 
 
 def distribution(requirement: str) -> str:
