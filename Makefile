@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 DOCS_STAMP := $(VENV)/.installed-docs
-# pip compiles what it installs in one process; COMPILE does so in one per core.
+# pip compiles what it installs in one process; COMPILE does so in one per core, but for files that
+# are written for a newer Python.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
-COMPILE := -@$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib
+COMPILE := @$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
 
 # The one place that says what the quickstart is.
 QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml

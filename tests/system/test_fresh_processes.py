@@ -94,7 +94,9 @@ def test_all_families_but_one_work_without_pycosat(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path[:] = {path!r}\n"
         "from agentrl.errors import ConfigError\n"
+        "from agentrl_envs.adapters.hosted import reasoning_kind\n"
         "from agentrl_envs.reasoning.family import Family\n"
+        "reasoning_kind.preload()\n"
         "entry = next(Family('chain_sum').entries(3))[1]\n"
         "assert Family('chain_sum').judge(entry['answer'], entry) == 1\n"
         "try:\n"

@@ -21,8 +21,8 @@ _PR_SET_PDEATHSIG = 1
 def preload() -> None:
     """Import the library, on one thread: there are as many workers as may be busy at once."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for module in ("reasoning_gym.factory", "agentrl_envs.reasoning.mixture"):
-        importlib.import_module(module)
+    importlib.import_module("agentrl_envs.reasoning.mixture")
+    importlib.import_module("agentrl_envs.reasoning.package").import_factory()
 
 
 class World:
