@@ -10,8 +10,14 @@ QUICKSTART = CONFIGS / "quickstart.yaml"
 TIMEOUT_S = 3600
 MADE = {"policy.make": "null", "warmstart": "null"}
 """Keys of a run that trains from a policy that is there: add `policy.path`."""
-WARMSTART = {"warmstart.demonstrations": "10000", "warmstart.steps": "450"}
-"""Keys of the warm start that docs/results.md compares methods and modes from."""
+WARMSTART = {
+    "policy.make": "{hidden_size: 128, layers: 4, vocab_size: 1536}",
+    "warmstart.demonstrations": "10000",
+    "warmstart.steps": "450",
+    "warmstart.batch_size": "64",
+    "warmstart.layout": "padded",
+}
+"""Keys of the policy and warm start that docs/results.md compares methods and modes from."""
 QUICK_WARMSTART = {"warmstart.demonstrations": "100", "warmstart.steps": "20"}
 """Keys of a warm start after which a policy can be trained and has learnt little."""
 

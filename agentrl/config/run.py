@@ -102,6 +102,9 @@ class MakePolicySection(Section):
     conversations share a few tokens."""
     tie_embeddings: bool = True
     """Whether the head shares its weights with the embedding."""
+    initializer_range: PositiveFloat = 0.02
+    """Standard deviation of new weights. A narrow model learns to copy sooner with more: half of
+    one by the root of `hidden_size`, say."""
     vision: MakeVisionSection | None = None
     """Eyes, for environments that show images."""
 

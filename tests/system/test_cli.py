@@ -99,6 +99,7 @@ def test_help_is_light(root: Path) -> None:
 def test_ctrl_c_while_it_is_imported_ends_with_130() -> None:
     code = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "class Interrupt:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'agentrl.cli.view':\n"
@@ -307,7 +308,7 @@ def test_a_stopped_run_names_the_command_that_goes_on(
     monkeypatch.setattr("agentrl.training.train", stop)
     monkeypatch.setattr(sys, "argv", [program, "train", "a run.yaml", "run.name=second"])
     monkeypatch.chdir(tmp_path)
-    Path("a run.yaml").write_text("env: {id: demo/Multiply-v0}\n")
+    Path("a run.yaml").write_text("env: {id: reasoning/ChainSum-v0}\npolicy: {make: {}}\n")
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130

@@ -65,14 +65,12 @@ def weights(model: Any) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("width", [16, 64])
-def test_new_weights_are_as_wide_as_their_layers_ask_for(width: int) -> None:
-    section = SECTION.model_copy(update={"hidden_size": width})
+def test_new_weights_are_as_wide_as_asked_for() -> None:
+    section = SECTION.model_copy(update={"hidden_size": 64, "initializer_range": 0.1})
     model = make_model(
         section, vocab_size=256, eos_token_id=1, pad_token_id=0, context_tokens=32, seed=0
     )
-    spread = float(model.get_input_embeddings().weight.detach().std())
-    assert spread == pytest.approx(0.5 * width**-0.5, rel=0.05)
+    assert float(model.get_input_embeddings().weight.detach().std()) == pytest.approx(0.1, rel=0.05)
 
 
 def test_a_warm_start_learns_the_demonstrations() -> None:
@@ -84,7 +82,7 @@ def test_a_warm_start_learns_the_demonstrations() -> None:
 
     section = WarmstartSection(steps=60, batch_size=16, learning_rate=1e-2, warmup_steps=5)
     summary = warmstart(model, copying(64), section, seed=0, on_step=on_step)
-    assert summary.first_loss == pytest.approx(math.log(VOCABULARY), rel=0.2)
+    assert summary.first_loss == pytest.approx(math.log(VOCABULARY), rel=0.05)
     assert summary.last_loss < 0.1
     assert summary.steps == 60
     assert summary.trained_tokens == 60 * 16 * 2
