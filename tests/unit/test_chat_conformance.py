@@ -35,7 +35,7 @@ def test_shipped_templates_pass(name: str, tmp_path: Path) -> None:
 
 BROKEN: dict[str, tuple[str, str, set[str]]] = {
     "drops thinking": (
-        "{{- \"<|im_start|>assistant\\n\" + message.content }}",
+        "{{- \"<|im_start|>assistant\\n\" + said }}",
         '{{- "<|im_start|>assistant\\n" }}{{- message.content if loop.last else '
         'message.content.split("</think>\\n\\n")[-1] }}',
         {"append-only with earlier thinking"},
@@ -57,13 +57,13 @@ BROKEN: dict[str, tuple[str, str, set[str]]] = {
         {"shows calls and answers"},
     ),
     "drops the system message": (
-        'messages[0].content if messages[0].role == "system" else ""',
+        'shown(messages[0].content) if messages[0].role == "system" else ""',
         '""',
         {"takes a system message"},
     ),
     "trims": (
-        "{{- \"<|im_start|>assistant\\n\" + message.content }}",
-        "{{- \"<|im_start|>assistant\\n\" + message.content | trim }}",
+        "{{- \"<|im_start|>assistant\\n\" + said }}",
+        "{{- \"<|im_start|>assistant\\n\" + said | trim }}",
         {"write gives the template's tokens"},
     ),
     "has no generation prompt": (

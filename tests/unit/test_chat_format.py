@@ -97,6 +97,22 @@ def test_golden_hermes(hermes: PreTrainedTokenizerFast) -> None:
     assert cut_short[1:] == ended[1:]
 
 
+def test_contents_in_parts_are_told_as_texts(hermes: PreTrainedTokenizerFast) -> None:
+    """vLLM's server hands every content to a template that reads parts as a list of them."""
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    texts: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    parts = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in texts]
+    silent = [*texts[:-1], texts[-1] | {"content": None}]
+    first, *others = (hermes.apply_chat_template(m, tokenize=False) for m in (texts, parts, silent))
+    assert others == [first, first]
+
+
 def test_golden_llama3(tmp_path: Path) -> None:
     chat = ChatFormat(tokenizer_of("llama3", tmp_path))
     header = ("<|start_header_id|>", "user", "<|end_header_id|>")
@@ -396,7 +412,7 @@ def test_answers_are_rendered_after_a_call_where_a_template_looks_back(
         ('message.role + "\\n"', 'message.role ~ loop.index ~ "\\n"', "a user message"),
         ("{%- if add_generation_prompt %}", "{%- if false %}", "add_generation_prompt"),
         ("<|im_end|>", "<|end|>", "no special token|holds no"),
-        ('assistant\\n" + message.content', 'assistant\\n" + "x"', "0 times"),
+        ('assistant\\n" + said', 'assistant\\n" + "x"', "0 times"),
     ],
 )  # fmt: skip
 def test_templates_that_cannot_be_appended_to_are_refused(
