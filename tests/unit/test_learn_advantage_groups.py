@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentrl.config.learning.advantage import (
@@ -137,6 +137,7 @@ def test_order_does_not_matter_and_better_is_never_worse(
 
 @given(rewards_of_a_group, st.floats(-50, 50))
 def test_what_everybody_gets_is_no_credit(rewards: list[float], bonus: float) -> None:
+    assume(len({reward + bonus for reward in rewards}) == len({*rewards}))  # none is rounded away
     for credit in (rloo, partial(gapo, normalise_std=False)):
         moved = credit([reward + bonus for reward in rewards])
         assert moved == pytest.approx(credit(rewards), abs=1e-6)
