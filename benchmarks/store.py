@@ -4,14 +4,18 @@
     python benchmarks/store.py --trajectories 100000 [--read]
 
 The disk decides what `power` costs: pass a folder on the one that runs are kept on. With
-`--trajectories` a store of so many is written, pruned as it goes, and opened again; with `--read` a
-reader in this process looks at it all the while.
+`--trajectories` a store of so many is written, pruned as it goes, by a process that is then killed,
+and opened again; with `--read` a reader in that process looks at it all the while.
 """
 
 import argparse
-import shutil
+import os
+import signal
 import tempfile
 import time
+from dataclasses import dataclass
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -28,7 +32,21 @@ from agentrl.trajectory import Finished, Leaf, Node, Tree
 TURNS = 1000
 TRAJECTORIES = 10
 GROUP_SIZE, STEP_GROUPS, CHECKPOINT_STEPS = 8, 16, 10
+SEGMENT_BYTES = 4 * 2**20
 MODES: tuple[Durable, ...] = ("process", "interval", "power")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How the writing of a store went."""
+
+    records: int
+    seconds: float
+    logged_bytes: int
+    """Most there was in the ledger's write-ahead log."""
+    pruned: int
+    prune_s: float
+    """Longest time that pruning took."""
 
 
 def exchange() -> Exchange:
@@ -97,11 +115,44 @@ def play_group(store: Store, order: int) -> int:
 
 
 def fill(folder: Path, trajectories: int, *, reads: bool) -> None:
-    """Write a store, and print how large its ledger's log was and how long opening took."""
-    settings = StoreSettings(keep="untrained", segment_bytes=4 * 2**20)
+    """Have a process write a store and die, and print how large its ledger's log was and how long
+    opening took."""
+    ours, theirs = Pipe(duplex=False)
+    writer = get_context("fork").Process(
+        target=write, args=(folder, trajectories), kwargs={"reads": reads, "told": theirs}
+    )
+    writer.start()
+    theirs.close()
+    told: Written = ours.recv()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    settings = StoreSettings(keep="untrained", segment_bytes=SEGMENT_BYTES)
+    began = time.perf_counter()
+    with Store.open(folder, settings, resume=True) as store:
+        opened_s = time.perf_counter() - began
+        counts = store.counts()
+    ledger_bytes = (folder / "ledger.sqlite").stat().st_size
+    (folder / "ledger.sqlite.check").unlink()
+    began = time.perf_counter()
+    with Store.open(folder, settings, resume=True) as store:
+        remade_s = time.perf_counter() - began
+        assert store.counts() == counts
+    each_us = 1e6 * told.seconds / told.records
+    print(f"{told.records} records in {told.seconds:.0f} s, {each_us:.0f} us each")
+    print(f"ledger {ledger_bytes / 1e6:.1f} MB")
+    print(f"write-ahead log at most {told.logged_bytes / 1e6:.1f} MB")
+    print(f"pruned {told.pruned} segments, {1e3 * told.prune_s:.0f} ms at most")
+    print(
+        f"opened after a kill in {opened_s:.2f} s; with the ledger made again in {remade_s:.2f} s"
+    )
+
+
+def write(folder: Path, trajectories: int, *, reads: bool, told: Connection) -> None:
+    """Write a store, tell how it went, and be killed."""
+    settings = StoreSettings(keep="untrained", segment_bytes=SEGMENT_BYTES)
     log = folder / "ledger.sqlite-wal"
     logged = pruned = position = 0
-    prune_s: list[float] = []
+    longest_s = 0.0
     began = time.perf_counter()
     with Store.open(folder, settings) as store:
         reader = StoreReader(folder) if reads else None
@@ -118,31 +169,11 @@ def fill(folder: Path, trajectories: int, *, reads: bool) -> None:
                     before, position = position, store.checkpoint(step)
                     asked = time.perf_counter()
                     pruned += store.prune(position=before)
-                    prune_s.append(time.perf_counter() - asked)
+                    longest_s = max(longest_s, time.perf_counter() - asked)
             logged = max(logged, log.stat().st_size if log.exists() else 0)
-        if reader is not None:
-            reader.close()
-        written_s = time.perf_counter() - began
-        records = store.position
-        # As a killed process leaves it.
-        killed = folder.with_name("killed")
-        shutil.copytree(folder, killed, ignore=shutil.ignore_patterns("*-shm"))
-    began = time.perf_counter()
-    with Store.open(killed, settings, resume=True) as store:
-        opened_s = time.perf_counter() - began
-        counts = store.counts()
-    (killed / "ledger.sqlite.check").unlink()
-    began = time.perf_counter()
-    with Store.open(killed, settings, resume=True) as store:
-        remade_s = time.perf_counter() - began
-        assert store.counts() == counts
-    print(f"{records} records in {written_s:.0f} s, {1e6 * written_s / records:.0f} us each")
-    print(f"ledger {(folder / 'ledger.sqlite').stat().st_size / 1e6:.1f} MB")
-    print(f"write-ahead log at most {logged / 1e6:.1f} MB")
-    print(f"pruned {pruned} segments, {1e3 * max(prune_s, default=0):.0f} ms at most")
-    print(
-        f"opened after a kill in {opened_s:.2f} s; with the ledger made again in {remade_s:.2f} s"
-    )
+        seconds = time.perf_counter() - began
+        told.send(Written(store.position, seconds, logged, pruned, longest_s))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:

@@ -302,10 +302,19 @@ class Ledger:
         May be called from any thread while others write. They wait for what was written since it
         began. A log that another process reads just then is emptied the next time.
         """
-        with self._errors(), closing(_connect(self.file, timeout_s=0.0)) as other:
+        with (
+            self._errors(),
+            closing(_connect(self.file, timeout_s=0.0)) as other,
+            closing(_connect(self.file, timeout_s=0.0)) as reader,
+        ):
+            # While somebody reads, SQLite appends to the log. Else a write in between could begin
+            # it anew, and which pages are copied here would be told nowhere.
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             # What is done here, others need not wait for.
             other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             with self._writes:
+                reader.execute("COMMIT")
                 other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                 self._checks = self._checks.renewed(self.file, logged_pages(self.file))
                 self._checks.write(self.file)

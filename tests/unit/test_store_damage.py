@@ -2,7 +2,10 @@
 
 import random
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +135,37 @@ def test_segments_that_a_killed_process_left_are_pruned(tmp_path: Path) -> None:
         store.restore(position=made.position, step=made.step)
         store.prune(position=0)
     assert not left.exists()
+
+
+class WriteBetween:
+    """A lock that somebody else has taken, and written under, when it is first asked for."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        self._lock = threading.Lock()
+        self._write: Callable[[], object] | None = write
+
+    def __enter__(self) -> None:
+        write, self._write = self._write, None
+        if write is not None:
+            write()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_what_is_written_while_the_log_is_emptied_leaves_no_page_unchecked(tmp_path: Path) -> None:
+    """A log that is copied whole is begun anew by the next write, which forgets the pages in it."""
+    file = tmp_path / "store" / "ledger.sqlite"
+    with Store.open(tmp_path / "store", StoreSettings()) as store:
+        for order in range(8):
+            play_group(store, order)
+        own: Any = store._ledger  # pyright: ignore[reportPrivateUsage]
+        own._writes = WriteBetween(lambda: play_group(store, 8))
+        own.sync()
+        assert foreign_pages(file) == set()
+        play_group(store, 9)
+        assert foreign_pages(file) == set()
 
 
 @pytest.mark.parametrize("reads", [False, True])
