@@ -31,7 +31,7 @@ PROGRAMS_OF: Mapping[str, Sequence[str]] = {
 
 def missing_problems(config: "RunConfig") -> Iterator[str]:
     """Yield that the generators of problems are missing, or what one of them needs."""
-    from agentrl_envs.reasoning.package import PYCOSAT_MISSING, lacks_pycosat
+    from agentrl_envs.reasoning.optional_pycosat import PYCOSAT_MISSING, lacks_pycosat
 
     yield from _missing_package(config, "reasoning_gym", extra="reasoning")
     chosen = config.env.kwargs.get("families", ())

@@ -8,7 +8,7 @@ from agentrl.env import say
 from agentrl.task import Split, Task
 from agentrl_envs.families import FAMILIES
 from agentrl_envs.reasoning import ReasoningEnv
-from agentrl_envs.reasoning.package import PYCOSAT_FAMILIES, lacks_pycosat
+from agentrl_envs.reasoning.optional_pycosat import PYCOSAT_FAMILIES, lacks_pycosat
 
 EACH_FAMILY = [
     pytest.param(family, marks=pytest.mark.pycosat) if family in PYCOSAT_FAMILIES else family

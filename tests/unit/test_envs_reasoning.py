@@ -29,7 +29,7 @@ from agentrl_envs.reasoning.answer import final_answer
 from agentrl_envs.reasoning.family import Family, top_level
 from agentrl_envs.reasoning.guard import ARITHMETIC, EVALUATED, SYMBOLIC, admissible
 from agentrl_envs.reasoning.mixture import mixture
-from agentrl_envs.reasoning.package import import_factory
+from agentrl_envs.reasoning.optional_pycosat import import_factory
 from agentrl_envs.reasoning.record import from_json, to_json
 from agentrl_envs.reasoning.tasks import SEED_RANGES, entry_of, tasks_of
 from tests.support.reasoning_tasks import EACH_FAMILY, USABLE_HERE, first, score

@@ -16,7 +16,7 @@ from typing import Any, cast
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl_envs.families import FAMILIES, UNUSABLE
 from agentrl_envs.reasoning.guard import admissible
-from agentrl_envs.reasoning.package import PYCOSAT_MISSING, import_factory, lacks_pycosat
+from agentrl_envs.reasoning.optional_pycosat import PYCOSAT_MISSING, import_factory, lacks_pycosat
 from agentrl_envs.reasoning.record import to_json
 
 Entry = dict[str, Any]

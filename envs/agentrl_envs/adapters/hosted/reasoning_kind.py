@@ -22,7 +22,7 @@ def preload() -> None:
     """Import the library, on one thread: there are as many workers as may be busy at once."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     importlib.import_module("agentrl_envs.reasoning.mixture")
-    importlib.import_module("agentrl_envs.reasoning.package").import_factory()
+    importlib.import_module("agentrl_envs.reasoning.optional_pycosat").import_factory()
 
 
 class World:
