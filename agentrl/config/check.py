@@ -10,6 +10,7 @@ from agentrl.config.endpoint import endpoint_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.section import peeking
+from agentrl.engine.vllm_release import TEMPERATURES
 
 
 def cross_check(config: RunConfig) -> list[Problem]:
@@ -151,6 +152,17 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "engine.vllm.adapters is native and learn.lora is not set, so there are none; leave it "
             "out, or set learn.lora"
         )
+    if engine.kind == "vllm" and engine.vllm.sampler == "vllm":
+        least, most = TEMPERATURES
+        for key, temperature in (
+            ("sampling.temperature", config.sampling.temperature),
+            ("evaluate.temperature", config.evaluate.temperature),
+        ):
+            if temperature and not least <= temperature <= most:
+                yield (
+                    f"{key} is {temperature:g}, and vLLM's own sampler takes 0 and {least:g} to "
+                    f"{most:g}; set {key} within that, or engine.vllm.sampler: agentrl"
+                )
     if engine.probe is not None and engine.kind == "local" and not count:
         yield (
             "engine.probe is set and the engine is in this process, which copies the trainer's "

@@ -22,7 +22,7 @@ def surroundings(config: "RunConfig", *, tasks: int | None = None) -> Surroundin
         group_size=rollout.group_size,
         tasks_per_step=rollout.tasks_per_step,
         tasks=config.env.task_limit if tasks is None else tasks,
-        entropies=config.engine.kind in ("local", "vllm"),
+        entropies=config.engine.tells_distributions,
         max_age=rollout.max_age,
         gated=True,
     )

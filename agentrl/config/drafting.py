@@ -12,6 +12,12 @@ def draft_conflicts(config: "RunConfig") -> Iterator[str]:
     drafts = config.rollout.drafts
     if drafts is None:
         return
+    if not config.engine.tells_distributions:
+        yield (
+            "rollout.drafts is set and needs whole distributions, which engine.kind endpoint and "
+            "vLLM's own sampler do not tell; set rollout.drafts to null, engine.kind: local, or "
+            "engine.kind: vllm with engine.vllm.sampler: agentrl"
+        )
     topology = config.rollout.branching.topology
     if topology != "none":
         yield (

@@ -58,12 +58,6 @@ def endpoint_conflicts(config: "RunConfig") -> Iterator[str]:
                 f"engine.{key} is {value} and engine.kind is endpoint, whose servers somebody else "
                 "starts; leave it out"
             )
-    if config.rollout.drafts is not None:
-        yield (
-            "rollout.drafts is set and engine.kind is endpoint: drafts need whole distributions, "
-            "which a server does not tell; set rollout.drafts to null, or use engine.kind local or "
-            "vllm"
-        )
     if config.policy.make is not None and config.policy.make.vision is not None:
         yield (
             "policy.make.vision is set and engine.kind is endpoint, which is shown no images; use "

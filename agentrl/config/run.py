@@ -141,6 +141,9 @@ class VllmSection(Section):
     """Whether to go without CUDA graphs; on a CPU it always does."""
     adapters: Literal["merged", "native"] = "merged"
     """What becomes of `learn.lora` in vLLM: added to its weights, or kept apart as its own."""
+    sampler: Literal["vllm", "agentrl"] = "vllm"
+    """Who draws tokens: vLLM's own sampler, or `agentrl`, which drafts and entropies need and which
+    draws what the local engine draws (docs/vllm.md)."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
@@ -205,6 +208,11 @@ class EngineSection(Section):
     broadcast: BroadcastSection | None = None
     """Null sends weights through shared memory, Ray's object store or sockets, wherever engines
     are."""
+
+    @property
+    def tells_distributions(self) -> bool:
+        """Return whether the engine tells entropies and whole distributions."""
+        return self.kind == "local" or (self.kind == "vllm" and self.vllm.sampler == "agentrl")
 
 
 class SamplingSection(Section):

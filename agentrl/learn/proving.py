@@ -39,7 +39,6 @@ def provable(trainer: Trainer, section: ProbeSection, *, max_gap: float) -> Mapp
     proof = Proof(
         token_ids=tokens,
         logprobs=logprobs,
-        temperature=trainer.temperature,
         max_gap=max_gap,
         deadline_s=section.deadline_s,
     )

@@ -231,8 +231,8 @@ class Trainer:
             return self.weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Return the log-prob of every token but the first after those before it, in nats, at the
-        sampling temperature, with the current weights. A collective.
+        """Return the log-prob of every token but the first after those before it, in nats, at
+        temperature 1, with the current weights. A collective.
         """
         count = len(token_ids)
         zeros = np.zeros(count, dtype=np.int64)
@@ -248,7 +248,7 @@ class Trainer:
             nodes=zeros,
             sampled=np.arange(count) > 0,
         )
-        (scored,) = self._evidence.as_proximal([sample])
+        (scored,) = replace(self._evidence, temperature=1.0).as_proximal([sample])
         assert scored.proximal is not None
         return tuple(float(logprob) for logprob in scored.proximal[1:])
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from agentrl.policy import Sampling, ScoreRequest, Scores
+from agentrl.policy import ScoreRequest, Scores
 
 TRIES = 2
 """How often an engine is given weights before it is replaced."""
@@ -29,8 +29,7 @@ class Proof:
     token_ids: tuple[int, ...]
     """At least two; the first one is given."""
     logprobs: tuple[float, ...]
-    """Of every token but the first, in nats, at `temperature`."""
-    temperature: float
+    """Of every token but the first, in nats, at temperature 1."""
     max_gap: float
     """How far an engine may be from any of them, in nats."""
     deadline_s: float
@@ -45,12 +44,7 @@ class Proof:
 
     def request(self, id: str) -> ScoreRequest:
         """Return what an engine is asked."""
-        return ScoreRequest(
-            id=id,
-            prompt=self.token_ids[:1],
-            token_ids=self.token_ids[1:],
-            sampling=Sampling(temperature=self.temperature),
-        )
+        return ScoreRequest(id=id, prompt=self.token_ids[:1], token_ids=self.token_ids[1:])
 
 
 class Provable(Mapping[str, Tensor]):

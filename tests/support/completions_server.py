@@ -64,20 +64,12 @@ def expected(
     ]
 
 
-def provable(
-    amount: float, *, says: float | None = None, deadline_s: float = 60.0, temperature: float = 1.0
-) -> Provable:
+def provable(amount: float, *, says: float | None = None, deadline_s: float = 60.0) -> Provable:
     """Return weights with what they say, or with what another amount would."""
     tokens = (3, 1, 4, 1, 5, 9, 2, 6)
-    at, sampling = amount if says is None else says, Sampling(temperature=temperature)
-    said = [float(logprobs_after(a, amount=at, sampling=sampling)[b]) for a, b in pairwise(tokens)]
-    proof = Proof(
-        token_ids=tokens,
-        logprobs=tuple(said),
-        temperature=temperature,
-        max_gap=0.01,
-        deadline_s=deadline_s,
-    )
+    at = amount if says is None else says
+    said = [float(logprobs_after(a, amount=at)[b]) for a, b in pairwise(tokens)]
+    proof = Proof(token_ids=tokens, logprobs=tuple(said), max_gap=0.01, deadline_s=deadline_s)
     return Provable(weights(amount), proof)
 
 
@@ -225,7 +217,7 @@ class Server(httpx.AsyncBaseTransport):
             if self.mode == "raw_logits":
                 row = row + self.offset
             row = np.maximum(row, -9999.0)
-            asked = body.get("logprob_token_ids") or np.argsort(-row)[: body["logprobs"]].tolist()
+            asked = np.argsort(-row)[: body["logprobs"]].tolist()
             shown["tokens"].append(f"token_id:{token}")
             shown["token_logprobs"].append(float(row[token]))
             shown["top_logprobs"].append({f"token_id:{t}": float(row[t]) for t in [token, *asked]})

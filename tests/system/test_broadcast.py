@@ -536,7 +536,6 @@ async def test_the_contract_holds_and_so_do_proofs() -> None:
             proof = Proof(
                 token_ids=(3, 4, 5),
                 logprobs=(-1.0, -2.0),
-                temperature=1.0,
                 max_gap=100.0,
                 deadline_s=60.0,
             )

@@ -226,7 +226,7 @@ def test_it_stays_while_there_is_anything_of_it_and_goes_with_the_last() -> None
     assert not held()
 
 
-PROOF = Proof(token_ids=(1, 2), logprobs=(-1.0,), temperature=1.0, max_gap=0.1, deadline_s=1.0)
+PROOF = Proof(token_ids=(1, 2), logprobs=(-1.0,), max_gap=0.1, deadline_s=1.0)
 
 
 async def test_a_broadcast_goes_from_it_and_keeps_it_as_the_copy() -> None:

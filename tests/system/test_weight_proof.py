@@ -38,9 +38,7 @@ from tests.support.engine_models import VOCABULARY, tiny
 from tests.support.learning import model_of, trees_of
 
 DEADLINE_S = 200.0
-PROOF = Proof(
-    token_ids=(3, 4, 5), logprobs=(-1.0, -2.0), temperature=1.0, max_gap=0.1, deadline_s=60.0
-)
+PROOF = Proof(token_ids=(3, 4, 5), logprobs=(-1.0, -2.0), max_gap=0.1, deadline_s=60.0)
 
 
 def scores(*logprobs: float, version: int = 7) -> Scores:
@@ -349,7 +347,6 @@ async def test_a_process_is_replaced_over_weights_that_are_not_what_they_say(
     proof = Proof(
         token_ids=tokens,
         logprobs=logprobs_of(good.eval(), tokens),
-        temperature=1.0,
         max_gap=1e-3,
         deadline_s=DEADLINE_S,
     )

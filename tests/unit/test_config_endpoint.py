@@ -40,7 +40,7 @@ def config(folder: Path, changes: dict[str, Any]) -> RunConfig:
         ({"engine.addresses": ["h:1"]}, r"engine\.addresses is"),
         ({"engine.python": "python"}, r"engine\.python is python"),
         ({"engine.broadcast": {}}, r"engine\.broadcast is"),
-        ({"rollout.drafts": {}}, r"drafts need whole distributions"),
+        ({"rollout.drafts": {}}, r"needs whole distributions"),
         ({"policy.make.vision": {}}, r"policy\.make\.vision is set"),
         ({"curation.steps.name": "high_entropy"}, r"needs the entropy of sampled tokens"),
         ({"engine.endpoint.urls": []}, r"engine\.endpoint\.urls"),
@@ -53,6 +53,25 @@ def test_what_does_not_go_together_is_told(
     config(tmp_path, ASKED)
     with pytest.raises(ConfigError, match=words):
         config(tmp_path, {**ASKED, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rollout.drafts": {}}, r"engine\.vllm\.sampler: agentrl"),
+        ({"curation.steps.name": "high_entropy"}, r"engine\.vllm\.sampler: agentrl"),
+        ({"sampling.temperature": 2.5}, r"sampling\.temperature is 2\.5, .* 0\.01 to 2"),
+        ({"evaluate.temperature": 0.001}, r"evaluate\.temperature is 0\.001, .* 0\.01 to 2"),
+    ],
+)
+def test_what_vllms_own_sampler_does_not_do_is_told(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    asked = {"engine.kind": "vllm"}
+    config(tmp_path, asked)
+    config(tmp_path, {**asked, **changes, "engine.vllm.sampler": "agentrl"})
+    with pytest.raises(ConfigError, match=words):
+        config(tmp_path, {**asked, **changes})
 
 
 def test_a_probe_and_several_servers_go_together(tmp_path: Path) -> None:

@@ -94,13 +94,6 @@ async def test_a_base_that_is_not_the_policy_is_found(tmp_path: Path) -> None:
             await engine.load(provable(0.0), 0)
 
 
-async def test_a_proof_has_the_temperature_of_training(tmp_path: Path) -> None:
-    async with asking(Server(), tmp_path) as engine:
-        await engine.load(provable(0.3, temperature=0.7), 1)
-        with pytest.raises(WeightsUnproven):
-            await engine.load(provable(0.5, says=0.3, temperature=0.7), 2)
-
-
 async def test_weights_are_late(tmp_path: Path) -> None:
     server = Server()
     async with asking(server, tmp_path) as engine:

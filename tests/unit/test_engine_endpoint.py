@@ -9,7 +9,6 @@ nothing back; raw log-probs, or logits, that pass; contexts that are not compare
 """
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,18 +145,12 @@ async def test_a_shaped_distribution_is_the_one_that_is_told(tmp_path: Path) -> 
     server, shape = Server(), Sampling(temperature=0.7, top_k=3)
     async with asking(server, tmp_path, samplings=(shape,)) as engine:
         done = await engine.generate(request(sampling=shape, top_logprobs=5))
-        asked = Asked(id="s", prompt=PROMPT, token_ids=done.token_ids, sampling=shape)
-        scores = await engine.score(asked)
-        outside = int(np.argmin(logprobs_after(4)))
-        never = await engine.score(replace(asked, token_ids=(outside,)))
     for last, token, logprob, top in zip(
         [4, *done.token_ids], done.token_ids, done.logprobs, done.top_logprobs, strict=False
     ):
         row = logprobs_after(last, sampling=shape)
         assert logprob == pytest.approx(row[token], abs=1e-6)
         assert len(top) == 3
-    assert scores.logprobs == pytest.approx(done.logprobs, abs=1e-6)
-    assert never.logprobs == (-math.inf,)
 
 
 async def test_scores_are_those_of_the_version(tmp_path: Path) -> None:
@@ -169,7 +162,11 @@ async def test_scores_are_those_of_the_version(tmp_path: Path) -> None:
         assert [len(top) for top in scores.top_logprobs] == [2, 2]
         assert all(a >= b for (_, a), (_, b) in scores.top_logprobs)
         plain = Asked(id="s", prompt=PROMPT, token_ids=(8,))
-        for untold in (replace(plain, entropies=True), replace(plain, distribution=True)):
+        for untold in (
+            replace(plain, entropies=True),
+            replace(plain, distribution=True),
+            *(replace(plain, sampling=shaped) for shaped in HOT),
+        ):
             with pytest.raises(ValueError, match="scores tokens alone"):
                 await engine.score(untold)
         with pytest.raises(ValueError, match="context_tokens=63"):
@@ -269,8 +266,6 @@ async def test_log_probs_of_logits_do_for_what_is_drawn_from_them(tmp_path: Path
         for shaped in (*HOT, Sampling(top_p=0.9), Sampling(top_k=2)):
             with pytest.raises(ConfigError, match="gives log-probs of the logits as they are"):
                 await engine.generate(request(sampling=shaped))
-            with pytest.raises(ConfigError, match="as they are"):
-                await engine.score(Asked(id="s", prompt=PROMPT, token_ids=(1,), sampling=shaped))
 
 
 # --- faults ---------------------------------------------------------------------------------------

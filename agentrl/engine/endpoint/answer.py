@@ -73,22 +73,6 @@ def scored_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict
     }
 
 
-def drawn_body(
-    prompt: Sequence[int], token: int, sampling: Sampling, *, model: str
-) -> dict[str, Any]:
-    """Return what is asked to say how likely one token is after a prompt."""
-    return {
-        "model": model,
-        "prompt": list(prompt),
-        "max_tokens": 1,
-        **_sampling(sampling),
-        "logprobs": 1,
-        "logprob_token_ids": [token],
-        "return_token_ids": True,
-        "return_tokens_as_token_ids": True,
-    }
-
-
 def _sampling(sampling: Sampling) -> dict[str, Any]:
     return {
         "temperature": sampling.temperature,
@@ -162,17 +146,6 @@ class Reading:
                 raise self._lacks("prompt_logprobs", f"with one of token {token}", row)
             scores.append(values)
         return scores
-
-    def drawn(self, answer: Any, token: int) -> float:
-        """Return how likely a server says that a token is, which it was asked for by name."""
-        choices = _mapping(answer).get("choices") or [{}]
-        choice = _mapping(choices[0])
-        self._see_prompt(choice)
-        rows: Any = _mapping(choice.get("logprobs")).get("top_logprobs") or [{}]
-        value = _mapping(rows[0]).get(f"{MARK}{token}")
-        if value is None:
-            raise self._lacks("logprob_token_ids", f"with one of token {token}", rows[0])
-        return _read(value)
 
     def _see_prompt(self, choice: Mapping[str, Any]) -> None:
         """Raise `ConfigError` where the first answer is not to the tokens that were sent."""

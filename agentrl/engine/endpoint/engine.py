@@ -24,7 +24,7 @@ from agentrl.closing import Closing
 from agentrl.endpoint import EndpointClient, Patience, Refused, Unanswered
 from agentrl.engine.asked import check_request, check_score
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.engine.endpoint.answer import Reading, drawn_body, sampled_body, scored_body
+from agentrl.engine.endpoint.answer import Reading, sampled_body, scored_body
 from agentrl.engine.endpoint.flight import Errand, Flight
 from agentrl.engine.endpoint.served import (
     await_server,
@@ -32,10 +32,10 @@ from agentrl.engine.endpoint.served import (
     check_model,
     check_sampling,
 )
-from agentrl.engine.endpoint.settings import ServerSettings, is_greedy, is_neutral
+from agentrl.engine.endpoint.settings import ServerSettings, is_neutral
 from agentrl.engine.stopping import Decode
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
-from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest, Scores
+from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.sync.adapters import Adapted, adapted_in
 from agentrl.sync.proof import TRIES, Proof, Provable, complaint
 from agentrl.thread import in_thread, in_thread_to_the_end
@@ -125,7 +125,7 @@ class CompletionsEngine(Closing):
         """Return what the weights say of tokens, all under one version.
 
         Raises `ValueError` for what a server does not tell: entropies, whole distributions, and
-        what temperature 0 makes of tokens; else as `generate` does.
+        scores under a temperature, top-k or top-p; else as `generate` does.
         """
         settings = self._settings
         check_score(
@@ -135,11 +135,11 @@ class CompletionsEngine(Closing):
             vocabulary=settings.vocabulary,
             in_flight=self._errands,
         )
-        check_sampling(request.sampling, settings, processed=self._processed)
-        if request.entropies or request.distribution or is_greedy(request.sampling):
+        if request.entropies or request.distribution or not is_neutral(request.sampling):
             raise ValueError(
-                f"request {request.id!r} asks for entropies, a whole distribution or temperature "
-                "0, and a server scores tokens alone; use engine.kind local or vllm"
+                f"request {request.id!r} asks for entropies, a whole distribution or another "
+                "distribution than the softmax of the logits, and a server scores tokens alone; "
+                "use engine.kind: local"
             )
         found = await self._ran(request.id, Errand(lambda: self._scored(request)))
         return found or Scores(logprobs=(), version=self.version)
@@ -283,12 +283,6 @@ class CompletionsEngine(Closing):
     async def _scores(self, request: ScoreRequest, held: Held) -> Scores:
         """Return what one version says, whether or not it is the newest."""
         whole, at = request.prompt + request.token_ids, len(request.prompt)
-        if not is_neutral(request.sampling):
-            drawn = [
-                await self._drawn(whole[:place], whole[place], request.sampling, held)
-                for place in range(at, len(whole))
-            ]
-            return Scores(logprobs=tuple(drawn), version=held.version)
         reading = Reading(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
         body = scored_body(whole, model=held.name, top_logprobs=request.top_logprobs)
         rows = reading.scores(await self._client.ask("completions", body))[at - 1 :]
@@ -304,13 +298,6 @@ class CompletionsEngine(Closing):
             if most
             else (),
         )
-
-    async def _drawn(
-        self, prompt: tuple[int, ...], token: int, sampling: Sampling, held: Held
-    ) -> float:
-        reading = Reading(str(self._endpoint), prompt, vocabulary=self._settings.vocabulary)
-        body = drawn_body(prompt, token, sampling, model=held.name)
-        return min(0.0, reading.drawn(await self._client.ask("completions", body), token))
 
     # --- weights ----------------------------------------------------------------------------------
 

@@ -2,31 +2,29 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from agentrl.distribution import install_command
-from agentrl.engine.flight import Flight
-from agentrl.engine.sampling import Pick
-from agentrl.engine.scoring import ScoreFlight
-from agentrl.engine.vllm import adapters, scores
+from agentrl.engine.vllm import adapters
+from agentrl.engine.vllm.outputs import AnyFlight, Drawn, Scored, VllmSampler
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
 from agentrl.engine.vllm_release import check_release
 from agentrl.engine.weights import Weights, read_weights
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError
+from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.sync.adapters import Adapter, adapted_in
 from agentrl.vision.processor import ImageProcessor, load_processor
+
+if TYPE_CHECKING:
+    from agentrl.engine.vllm.draws import LogitsSampler
 
 # Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
 # between two steps is ours to decide.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-# `Draws` and `scores` are written for vLLM's first model runner. The second one, its default on
-# GPUs, refuses `Draws` from 0.31 on and cannot be asked for scores.
-os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 # Every load of weights is several lines otherwise; what goes wrong is raised.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -34,26 +32,8 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
-AnyFlight = Flight | ScoreFlight
 _NAMES = count()
 """Engines of one process share what they are asked through, so no two requests have one name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One token of one request."""
-
-    name: str
-    pick: Pick
-    cached_tokens: int
-    """Of the request's prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A request whose every token is scored."""
-
-    name: str
 
 
 class Core:
@@ -66,21 +46,25 @@ class Core:
         Raises `ConfigError` where vLLM is missing or refuses its arguments.
         """
         check_release()
+        self.images = _ready_to_see(str(settings.model), images)
+        """What cuts up images; None where the model takes none."""
+        rank = settings.adapter_rank
+        if settings.sampler == "agentrl" or rank or self.images is not None:
+            # Written for vLLM's first model runner. The second one, its default on GPUs, takes
+            # no such logits processor from 0.31 on, and cannot be asked for scores.
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         try:
-            from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
-            from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
+            from vllm import (  # pyright: ignore[reportMissingImports]
+                EngineArgs,  # pyright: ignore[reportAttributeAccessIssue]
+                LLMEngine,  # pyright: ignore[reportAttributeAccessIssue]
+            )
         except ImportError as error:
             raise ConfigError(
                 f"engine.kind is vllm, and vLLM cannot be imported ({error}); "
                 f"{install_command('vllm')} on a machine with a GPU, or see docs/vllm.md "
                 "for its CPU build"
             ) from error
-        from agentrl.engine.vllm import draws
-
-        self._draws = draws
-        self.images = _ready_to_see(str(settings.model), images)
-        """What cuts up images; None where the model takes none."""
-        rank = settings.adapter_rank
+        self._sampler = _sampler_of(settings)
         if rank and self.images is not None:
             raise ConfigError(
                 "engine.vllm.adapters is native, and the policy sees: nobody has shown yet that "
@@ -98,7 +82,7 @@ class Core:
             "kv_cache_memory_bytes": settings.cache_bytes or (CPU_CACHE_BYTES if cpu else None),
             "enforce_eager": settings.eager or cpu,
             "skip_tokenizer_init": True,
-            "logits_processors": [draws.Draws],
+            **self._sampler.engine_arguments(settings, cpu=cpu),
             # A step then ends with the tokens it computed, and weights never change inside one.
             "async_scheduling": False,
             "disable_log_stats": True,
@@ -116,85 +100,61 @@ class Core:
             raise ConfigError(f"vLLM does not take its arguments {arguments}: {error}") from error
         config: Any = self._engine.model_config
         self.vocabulary = int(config.get_vocab_size())
-        self._version = 0
-        self._added: set[str] = set()
+        self._context_tokens = settings.context_tokens
+        self._flights: dict[str, AnyFlight] = {}
         self._adapter = adapters.request() if rank else None
         self._base: str | None = None
         """Whose adapters there are."""
         self._put_adapters({})
-        watched = self._engine.collective_rpc(scores.watch, args=(lambda: self._version,))
-        self.scores = all(watched)
-        """Whether this vLLM can be asked for scores."""
+        self._sampler.attach(self._engine)
 
     @staticmethod
     def new_name() -> str:
         """Return a name for a request."""
         return f"{next(_NAMES)}"
 
+    def check(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Raise `ValueError` for a request that the sampler cannot serve as it is asked."""
+        self._sampler.check(request)
+
+    @property
+    def score_tokens(self) -> int:
+        """Most tokens of a request that is scored, prompt and all."""
+        return self._context_tokens - self._sampler.extra_tokens
+
     def add(self, name: str, flight: AnyFlight) -> None:
-        """Take a request; its tokens are drawn by `Draws`, or scored by `scores`."""
-        from vllm.sampling_params import (  # pyright: ignore[reportMissingImports]
-            SamplingParams,
+        """Take a request; its tokens are sampled or scored."""
+        from vllm import (  # pyright: ignore[reportMissingImports]
+            SamplingParams,  # pyright: ignore[reportAttributeAccessIssue]
         )
 
-        scored = isinstance(flight, ScoreFlight)
-        params = SamplingParams(
-            temperature=0.0,
-            max_tokens=1 if scored else flight.max_tokens,
-            ignore_eos=True,
-            detokenize=False,
-            # What comes out of the cache has no logits.
-            skip_reading_prefix_cache=scored,
-            extra_args={scores.KEY: name},
-        )
-        self._added.add(name)
-        if scored:
-            scores.FLIGHTS[name] = flight
-        else:
-            self._draws.FLIGHTS[name] = flight
-        prompt: Any = {"type": "token", "prompt_token_ids": list(flight.context)}
+        arguments = self._sampler.request_arguments(name, flight)
+        params = SamplingParams(ignore_eos=True, detokenize=False, **arguments)
+        tokens = self._sampler.prompt_of(flight)
+        prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         if flight.request.images and self.images is not None:
             from agentrl.engine.vllm import vision
 
-            prompt = vision.prompt_of(flight.context, flight.request.images, self.images)
+            prompt = vision.prompt_of(tokens, flight.request.images, self.images)
+        self._flights[name] = flight
         self._engine.add_request(name, prompt, params, lora_request=self._adapter)
 
     def drop(self, names: Sequence[str]) -> None:
         """Forget requests, whatever they are doing."""
         self._engine.abort_request(list(names))
         for name in names:
-            self._added.discard(name)
-            scores.FLIGHTS.pop(name, None)
-            self._draws.FLIGHTS.pop(name, None)
-            self._draws.PICKS.pop(name, None)
+            self._flights.pop(name, None)
+            self._sampler.drop(name)
 
     def step(self, version: int) -> list[Drawn | Scored]:
         """Compute once, with weights of a version, and return what came of it."""
-        self._version = version
-        found: list[Drawn | Scored] = []
-        for output in self._engine.step():
-            name = output.request_id
-            if (scored := scores.FLIGHTS.get(name)) is not None:
-                if not scored.is_done:
-                    raise EngineError(
-                        f"request {scored.request.id!r}: vLLM is done with it, and "
-                        f"{len(scored.logprobs)} of {len(scored.request.token_ids)} tokens are "
-                        "scored; its model runner did not show all that it computed"
-                    )
-                found.append(Scored(name))
-                continue
-            flight = self._draws.FLIGHTS.get(name)
-            if flight is None or not output.outputs:
-                continue
-            pick = self._draws.PICKS.pop(name, None)
-            sampled = output.outputs[0].token_ids
-            if pick is None or not sampled or sampled[-1] != pick.token:
-                raise EngineError(
-                    f"request {flight.request.id!r}: vLLM says token {list(sampled)[-1:]} came "
-                    f"next, and {pick} was drawn; its sampler did not do as it was told"
-                )
-            found.append(Drawn(name, pick, output.num_cached_tokens or 0))
-        return found
+        self._sampler.version = version
+        return [
+            found
+            for output in self._engine.step()
+            if (flight := self._flights.get(output.request_id)) is not None
+            for found in self._sampler.read(flight, output)
+        ]
 
     def load(self, weights: Weights) -> None:
         """Take new weights in place, and forget every cached key and what was seen.
@@ -212,8 +172,8 @@ class Core:
         self._engine.reset_prefix_cache(reset_running_requests=True)
         if self.images is not None:
             self._engine.reset_encoder_cache()
-        for name in self._added & scores.FLIGHTS.keys():
-            scores.FLIGHTS[name].begin_again()
+        for flight in self._flights.values():
+            flight.begin_again()
 
     def _put(self, state: Mapping[str, Tensor]) -> None:
         rpc = self._engine.collective_rpc
@@ -227,8 +187,17 @@ class Core:
 
     def close(self) -> None:
         """Release the model."""
-        self.drop([*self._added])
+        self.drop([*self._flights])
         self._engine.engine_core.shutdown()
+
+
+def _sampler_of(settings: VllmSettings) -> "LogitsSampler | VllmSampler":
+    """Return what draws and scores tokens of the requests."""
+    if settings.sampler == "vllm":
+        return VllmSampler()
+    from agentrl.engine.vllm.draws import LogitsSampler
+
+    return LogitsSampler()
 
 
 def _ready_to_see(model: str, images: ImageProcessor | None) -> ImageProcessor | None:

@@ -1,11 +1,11 @@
-"""Drawing in vLLM's place: agentrl's sampling and noise, on the logits that vLLM computes.
+"""Samples in vLLM's place: agentrl's sampling and noise, on the logits that vLLM computes.
 
 vLLM asks this after every forward pass for logits to choose from, and gets a point: the token that
 was drawn here. So log-probs are of the exact distribution, entropies and alternatives come with
 them, and a request's noise depends on its seed and the position alone, as in every other engine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,12 @@ from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingIm
 from agentrl.engine.flight import Flight
 from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import Pick, sample
-from agentrl.engine.vllm.scores import KEY
+from agentrl.engine.scoring import ScoreFlight
+from agentrl.engine.vllm import scores
+from agentrl.engine.vllm.outputs import AnyFlight, Drawn, Scored
+from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.errors import ConfigError, EngineError
+from agentrl.policy import GenerateRequest, ScoreRequest
 
 FLIGHTS: dict[str, Flight] = {}
 """Every flight of this process by the name its request carries. vLLM makes the processor itself,
@@ -46,7 +51,7 @@ class Draws(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
             self._rows.pop(row, None)
         for row, params, _, _ in batch_update.added:
             self._rows.pop(row, None)
-            if name := (params.extra_args or {}).get(KEY):
+            if name := (params.extra_args or {}).get(scores.KEY):
                 self._rows[row] = name
         for one, other, direction in batch_update.moved:
             moved, displaced = self._rows.pop(one, None), self._rows.pop(other, None)
@@ -78,3 +83,80 @@ class Draws(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
     def _known(self, rows: int) -> list[tuple[int, str]]:
         known: Mapping[int, str] = self._rows
         return sorted((r, n) for r, n in known.items() if r < rows and n in FLIGHTS)
+
+
+class LogitsSampler:
+    """Draws and scores tokens here, from the logits that vLLM computes."""
+
+    extra_tokens = 0
+
+    def __init__(self) -> None:
+        """`version` is that of the weights of the step under way."""
+        self.version = 0
+
+    def check(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Take any request: the whole distribution is known here."""
+
+    def engine_arguments(self, settings: VllmSettings, *, cpu: bool) -> dict[str, Any]:
+        """Return the arguments of `EngineArgs`."""
+        del settings, cpu
+        return {"logits_processors": [Draws]}
+
+    def attach(self, engine: Any) -> None:
+        """Have the workers of a started `LLMEngine` score what they compute.
+
+        Raises `ConfigError` for one whose model runner cannot be asked.
+        """
+        if not all(engine.collective_rpc(scores.watch, args=(lambda: self.version,))):
+            raise ConfigError(
+                "engine.vllm.sampler is agentrl, and this vLLM computes with another model runner "
+                "than the one that can be asked for scores; set engine.vllm.sampler: vllm"
+            )
+
+    def prompt_of(self, flight: AnyFlight) -> list[int]:
+        """Return the token ids that vLLM is given."""
+        return [*flight.context]
+
+    def request_arguments(self, name: str, flight: AnyFlight) -> dict[str, Any]:
+        """Return the arguments of `SamplingParams`: the point that `Draws` leaves is the token."""
+        is_scored = isinstance(flight, ScoreFlight)
+        if is_scored:
+            scores.FLIGHTS[name] = flight
+        else:
+            FLIGHTS[name] = flight
+        return {
+            "temperature": 0.0,
+            "max_tokens": 1 if is_scored else flight.max_tokens,
+            # What comes out of the cache has no logits.
+            "skip_reading_prefix_cache": is_scored,
+            "extra_args": {scores.KEY: name},
+        }
+
+    def read(self, flight: AnyFlight, output: Any) -> Iterator[Drawn | Scored]:
+        """Yield what was drawn or scored; `EngineError` where vLLM did otherwise."""
+        name = output.request_id
+        if isinstance(flight, ScoreFlight):
+            if not flight.is_done:
+                raise EngineError(
+                    f"request {flight.request.id!r}: vLLM is done with it, and "
+                    f"{len(flight.logprobs)} of {len(flight.request.token_ids)} tokens are "
+                    "scored; its model runner did not show all that it computed"
+                )
+            yield Scored(name)
+            return
+        if not output.outputs:
+            return
+        pick = PICKS.pop(name, None)
+        sampled = output.outputs[0].token_ids
+        if pick is None or not sampled or sampled[-1] != pick.token:
+            raise EngineError(
+                f"request {flight.request.id!r}: vLLM says token {list(sampled)[-1:]} came "
+                f"next, and {pick} was drawn; its sampler did not do as it was told"
+            )
+        yield Drawn(name, pick, output.num_cached_tokens or 0)
+
+    def drop(self, name: str) -> None:
+        """Forget a request."""
+        scores.FLIGHTS.pop(name, None)
+        FLIGHTS.pop(name, None)
+        PICKS.pop(name, None)

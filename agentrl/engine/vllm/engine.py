@@ -1,4 +1,4 @@
-"""vLLM behind agentrl's contract: vLLM computes, agentrl draws, and versions are stamped here.
+"""vLLM behind agentrl's contract: vLLM computes, and versions are stamped here.
 
 vLLM runs in this process and is stepped by a task that exists only while there is something to
 compute. A step runs in a thread; requests join and leave, and weights change, between two steps,
@@ -15,10 +15,11 @@ from agentrl.engine.asked import check_request, check_score
 from agentrl.engine.flight import Flight
 from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.stopping import Decode
-from agentrl.engine.vllm.core import AnyFlight, Core, Drawn, Scored
+from agentrl.engine.vllm.core import Core
+from agentrl.engine.vllm.outputs import AnyFlight, Drawn, Scored
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import Weights
-from agentrl.errors import AgentrlError, ConfigError, EngineError, WeightsUnproven, blame
+from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.sync.proof import Proof, Provable, complaint
 from agentrl.thread import to_the_end
@@ -88,6 +89,7 @@ class VllmEngine(Closing):
             reads_text=self._decode is not None,
             takes_images=self._core.images is not None,
         )
+        self._core.check(request)
         self._check_shown(request)
         flight = Flight(
             request,
@@ -104,25 +106,19 @@ class VllmEngine(Closing):
     async def score(self, request: ScoreRequest) -> Scores:
         """Return what the weights say of tokens, in one pass over them and their prompt.
 
-        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does, and
-        `ConfigError` where vLLM's model runner is one that cannot be asked.
+        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
         """
         if not await self._prepare(request):
             return Scores(logprobs=(), version=self._version)
         self._check_usable()
-        if not self._core.scores:
-            raise ConfigError(
-                "this version of vLLM computes with another model runner than the one that can be "
-                "asked for scores, which drafts (rollout.drafts) need; start agentrl with the "
-                "variable VLLM_USE_V2_MODEL_RUNNER=0, or use engine.kind: local"
-            )
         check_score(
             request,
-            context_tokens=self._settings.context_tokens,
+            context_tokens=self._core.score_tokens,
             vocabulary=self._core.vocabulary,
             in_flight=self._names,
             takes_images=self._core.images is not None,
         )
+        self._core.check(request)
         self._check_shown(request)
         flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
         name = self._add(flight)
@@ -245,16 +241,16 @@ class VllmEngine(Closing):
             self._take(found)
 
     def _take(self, drawn: Drawn | Scored) -> None:
-        if (flight := self._flights.get(drawn.name)) is None:
+        if (flight := self._flights.get(drawn.request_id)) is None:
             return  # it was ended while the step was under way
         if isinstance(drawn, Scored) or isinstance(flight, ScoreFlight):
-            self._end(drawn.name, "stop")
+            self._end(drawn.request_id, "stop")
             return
         if flight.cached_tokens is None:
             flight.cached_tokens = drawn.cached_tokens
         flight.take(drawn.pick, version=self._version)
         if (finish := flight.finish(self._decode)) is not None:
-            self._end(drawn.name, finish)
+            self._end(drawn.request_id, finish)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         if self._thread is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentrl.errors import ConfigError
 
@@ -34,6 +34,9 @@ class VllmSettings:
     """At most so many tokens of prompts and samples in one step; vLLM's own choice unless set."""
     adapter_rank: int | None = None
     """Room for vLLM's own adapters, of up to this rank; None merges adapters into the weights."""
+    sampler: Literal["vllm", "agentrl"] = "vllm"
+    """Who draws tokens from vLLM's logits: its own sampler, or the local engine's, which tells
+    entropies and whole distributions, too, and draws the tokens that the local engine draws."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
@@ -42,6 +45,6 @@ class VllmSettings:
             if (asked := self.options.get(name, 1)) != 1:
                 raise ConfigError(
                     f"engine.vllm.options.{name} is {asked!r}: vLLM would compute in processes of "
-                    "its own, where agentrl cannot draw; leave it out, and set engine.processes to "
-                    "have several engines"
+                    "its own, where new weights cannot be put; leave it out, and set "
+                    "engine.processes to have several engines"
                 )

@@ -216,9 +216,9 @@ CONFLICTS: tuple[Conflict, ...] = (
     ),
     Conflict(
         lambda r, a: r.steps is not None and not a.entropies,
-        "curation.steps.name: high_entropy needs the entropy of sampled tokens, and engine.kind "
-        "names an engine that does not report it; choose another engine.kind, or set "
-        "curation.steps.name: all",
+        "curation.steps.name: high_entropy needs the entropy of sampled tokens, which engine.kind "
+        "endpoint and vLLM's own sampler do not report; set engine.vllm.sampler: agentrl or "
+        "engine.kind: local, or set curation.steps.name: all",
     ),
     Conflict(
         lambda r, a: a.gated and r.filter is not None and r.filter.oversample > 1,

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def settings_of(folder: Path, *, rank: int | None) -> VllmSettings:
         context_tokens=CONTEXT_TOKENS,
         dtype="float32",
         prefill_tokens=24,
+        sampler="agentrl",
         adapter_rank=rank,
         # Only whole blocks are cached, and those of a CPU hold as much as a context here.
         options={"block_size": 32},
@@ -143,7 +145,8 @@ async def test_adapters_are_merged_where_it_has_none_of_its_own(tmp_path: Path) 
     policy = model(tied=True)
     policy.save_pretrained(tmp_path)
     base = base_of(policy)
-    async with VllmEngine(settings_of(tmp_path, rank=None)) as engine:
+    settings = replace(settings_of(tmp_path, rank=None), sampler="vllm", prefill_tokens=None)
+    async with VllmEngine(settings) as engine:
         for version in (1, 2):
             given = adapted(base, version)
             await engine.load(given, version)

@@ -80,9 +80,7 @@ def proven(model: PreTrainedModel, base: Base, seed: int, *, says: int) -> Prova
     tokens = tuple(range(7, 24))
     other = merged(model, adapted(base, says))
     said = picked(policy_logprobs(other, tokens[:1], tokens[1:]), tokens[1:])
-    proof = Proof(
-        token_ids=tokens, logprobs=tuple(said), temperature=1.0, max_gap=1e-3, deadline_s=300.0
-    )
+    proof = Proof(token_ids=tokens, logprobs=tuple(said), max_gap=1e-3, deadline_s=300.0)
     return Provable(adapted(base, seed), proof)
 
 
@@ -119,9 +117,9 @@ async def test_every_token_is_of_the_version_that_it_names(
             done = await asyncio.gather(*(engine.generate(one) for one in asked))
             assert {v for one in done for v in one.versions} == {version}
             assert worst_gap([*zip(asked, done, strict=True)], plain) <= 1e-3
-        shaped = request(0, sampling=SHAPED)
-        drawn = await engine.generate(shaped)
-        scores = await engine.score(score_of(shaped, drawn.token_ids, sampling=SHAPED))
+        asked = request(0)
+        drawn = await engine.generate(asked)
+        scores = await engine.score(score_of(asked, drawn.token_ids))
         assert scores.logprobs == pytest.approx(drawn.logprobs, abs=1e-3)
         with pytest.raises(WeightsUnproven, match="version 4"):
             await engine.load(proven(model, base, 1, says=2), 4)

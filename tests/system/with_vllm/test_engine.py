@@ -1,4 +1,4 @@
-"""vLLM in this process, beside the local engine and a plain forward pass.
+"""vLLM in this process, with either sampler, beside the local engine and a plain forward pass.
 
 Mutants seen caught: a tied head that is not packed again; cached keys of older weights; noise by
 place in the completion; versions of the start, or of the end, of a request; scores read from the
@@ -9,15 +9,17 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.engine.local import LocalEngine
-from agentrl.errors import ConfigError
+from agentrl.engine.sampling import distribution
+from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
 
@@ -75,8 +77,13 @@ def folder(
     return path
 
 
+@pytest.fixture(params=["vllm", "agentrl"])
+def sampler(request: pytest.FixtureRequest) -> Literal["vllm", "agentrl"]:
+    return request.param
+
+
 @pytest.fixture
-async def engine(folder: Path) -> AsyncIterator["VllmEngine"]:
+async def engine(folder: Path, sampler: Literal["vllm", "agentrl"]) -> AsyncIterator["VllmEngine"]:
     from agentrl.engine.vllm import VllmEngine, VllmSettings
 
     settings = VllmSettings(
@@ -84,7 +91,9 @@ async def engine(folder: Path) -> AsyncIterator["VllmEngine"]:
         slots=8,
         context_tokens=CONTEXT_TOKENS,
         dtype="float32",
-        prefill_tokens=24,
+        # Prompts are computed in parts, where the sampler can do with that.
+        prefill_tokens=24 if sampler == "agentrl" else None,
+        sampler=sampler,
         # Only whole blocks are cached, and those of a CPU hold as much as a context here.
         options={"block_size": 32},
     )
@@ -127,26 +136,18 @@ def score_of(asked: GenerateRequest, tokens: tuple[int, ...], **changes: Any) ->
 
 async def check_scores(engine: "VllmEngine", policy: PreTrainedModel) -> None:
     """Scores are those of a plain pass: beside sampling, after a cached prompt, longer than one
-    step, at any temperature, cut as sampling is cut."""
+    step."""
     asked = request(80, prompt=tuple(range(60, 90)))
     tokens = tuple((7 * n) % VOCABULARY for n in range(90))
     await engine.generate(asked)
     beside = [asyncio.create_task(engine.generate(request(n))) for n in range(81, 85)]
-    for temperature in (1.0, 0.5):
-        sampling = Sampling(temperature=temperature)
-        more = {"top_logprobs": 3, "entropies": True, "distribution": True}
-        scores = await engine.score(score_of(asked, tokens, sampling=sampling, **more))
-        plain = policy_logprobs(policy, asked.prompt, tokens, temperature)
-        assert scores.logprobs == pytest.approx(picked(plain, tokens), abs=1e-3)
-        assert scores.entropies == pytest.approx((-plain.exp() * plain).sum(-1).tolist(), abs=1e-3)
-        assert [top[0][0] for top in scores.top_logprobs] == plain.argmax(-1).tolist()
-        assert scores.distribution == pytest.approx(plain[-1].tolist(), abs=1e-3)
-        assert scores.version == engine.version
+    scores = await engine.score(score_of(asked, tokens, top_logprobs=3))
+    plain = policy_logprobs(policy, asked.prompt, tokens)
+    assert scores.logprobs == pytest.approx(picked(plain, tokens), abs=1e-3)
+    assert [len(top) for top in scores.top_logprobs] == [3] * len(tokens)
+    assert [top[0][0] for top in scores.top_logprobs] == plain.argmax(-1).tolist()
+    assert scores.version == engine.version
     await asyncio.gather(*beside)
-    cut = await engine.score(score_of(asked, tokens, sampling=Sampling(top_k=5)))
-    best = policy_logprobs(policy, asked.prompt, tokens).topk(5).indices
-    inside = [token in row.tolist() for token, row in zip(tokens, best, strict=True)]
-    assert [logprob > -math.inf for logprob in cut.logprobs] == inside
     with pytest.raises(ValueError, match="together"):
         await engine.score(score_of(asked, (1,) * 99))
     waiting = asyncio.create_task(engine.score(score_of(asked, tokens)))
@@ -155,28 +156,128 @@ async def check_scores(engine: "VllmEngine", policy: PreTrainedModel) -> None:
     assert (await waiting).logprobs == ()
 
 
+async def check_whole_distributions(engine: "VllmEngine", policy: PreTrainedModel) -> None:
+    """Entropies and distributions are those of a plain pass, at any temperature, cut as sampling
+    is cut."""
+    asked = request(80, prompt=tuple(range(60, 90)))
+    tokens = tuple((7 * n) % VOCABULARY for n in range(90))
+    for temperature in (1.0, 0.5):
+        sampling = Sampling(temperature=temperature)
+        more = {"entropies": True, "distribution": True}
+        scores = await engine.score(score_of(asked, tokens, sampling=sampling, **more))
+        plain = policy_logprobs(policy, asked.prompt, tokens, temperature)
+        assert scores.logprobs == pytest.approx(picked(plain, tokens), abs=1e-3)
+        assert scores.entropies == pytest.approx((-plain.exp() * plain).sum(-1).tolist(), abs=1e-3)
+        assert scores.distribution == pytest.approx(plain[-1].tolist(), abs=1e-3)
+    cut = await engine.score(score_of(asked, tokens, sampling=Sampling(top_k=5)))
+    best = policy_logprobs(policy, asked.prompt, tokens).topk(5).indices
+    inside = [token in row.tolist() for token, row in zip(tokens, best, strict=True)]
+    assert [logprob > -math.inf for logprob in cut.logprobs] == inside
+
+
+async def check_shaped_sampling(engine: "VllmEngine", policy: PreTrainedModel) -> None:
+    """Log-probs and alternatives are of the distribution that was drawn from; a point's are 0."""
+    for sampling in (
+        Sampling(temperature=0.7, top_p=0.9, top_k=40),
+        Sampling(temperature=1.5),
+        Sampling(top_k=2),
+        Sampling(top_p=0.3),
+    ):
+        asked = request(7, sampling=sampling, top_logprobs=3)
+        got = await engine.generate(asked)
+        with torch.no_grad():
+            logits = policy(torch.tensor([[*asked.prompt, *got.token_ids]])).logits[0].float()
+        rows = distribution(logits[len(asked.prompt) - 1 : -1], [sampling] * len(got.token_ids))
+        assert got.logprobs == pytest.approx(picked(rows, got.token_ids), abs=1e-3)
+        for row, top in zip(rows, got.top_logprobs, strict=True):
+            wanted = row.topk(3).values
+            drawable = wanted[wanted > -math.inf].tolist()
+            assert [value for _, value in top] == pytest.approx(drawable, abs=1e-3)
+    greedy = await engine.generate(request(7, sampling=Sampling(temperature=0), top_logprobs=1))
+    assert set(greedy.logprobs) == {0.0}
+    assert greedy.top_logprobs == tuple(((token, 0.0),) for token in greedy.token_ids)
+
+
+async def check_frequencies(engine: "VllmEngine", policy: PreTrainedModel) -> None:
+    """The tokens of many seeds are spread as their log-probs say."""
+    sampling = Sampling(temperature=0.3, top_k=4)
+    asked = [
+        request(0, id=f"s{seed}", seed=seed, max_new_tokens=1, sampling=sampling)
+        for seed in range(600)
+    ]
+    done = await asyncio.gather(*(engine.generate(one) for one in asked))
+    with torch.no_grad():
+        logits = policy(torch.tensor([asked[0].prompt])).logits[0, -1:].float()
+    probabilities = distribution(logits, [sampling])[0].exp()
+    count = len(asked)
+    for token in probabilities.nonzero().flatten().tolist():
+        expected = probabilities[token].item()
+        seen = sum(got.token_ids == (token,) for got in done) / count
+        assert abs(seen - expected) < 4.5 * math.sqrt(expected * (1 - expected) / count)
+
+
+async def test_vllm_itself_refuses_what_it_does_not_tell(folder: Path) -> None:
+    from agentrl.engine.vllm import VllmEngine, VllmSettings
+
+    with pytest.raises(ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens 2048"):
+        VllmEngine(VllmSettings(model=folder, prefill_tokens=24))
+    settings = VllmSettings(model=folder, context_tokens=CONTEXT_TOKENS, dtype="float32")
+    async with VllmEngine(settings) as engine:
+        score = score_of(request(1), (1, 2, 3))
+        for untold in (
+            replace(score, entropies=True),
+            replace(score, distribution=True),
+            replace(score, sampling=Sampling(temperature=0.5)),
+        ):
+            with pytest.raises(ValueError, match=r"engine\.vllm\.sampler: agentrl"):
+                await engine.score(untold)
+        for untold in (
+            request(1, entropies=True),
+            request(1, sampling=Sampling(temperature=0.005)),
+            request(1, sampling=Sampling(temperature=2.5)),
+        ):
+            with pytest.raises(ValueError, match=r"engine\.vllm\.sampler: agentrl"):
+                await engine.generate(untold)
+        broken = model(tied=True)
+        with torch.no_grad():
+            next(broken.parameters()).fill_(math.nan)
+        await engine.load(broken.state_dict(), 1)
+        with pytest.raises(EngineError, match="not finite or have diverged"):
+            await engine.generate(request(1))
+
+
+@pytest.mark.parametrize("sampler", ["agentrl"], indirect=True)
+async def test_it_draws_the_tokens_of_the_local_engine(
+    engine: "VllmEngine", policies: tuple[PreTrainedModel, PreTrainedModel]
+) -> None:
+    """The same noise at the same places."""
+    local = LocalEngine(policies[0], slots=8, context_tokens=CONTEXT_TOKENS)
+    shaped = Sampling(temperature=0.7, top_p=0.9, top_k=40)
+    for sampling in (Sampling(), shaped):
+        asked = [request(n, top_logprobs=2, entropies=True, sampling=sampling) for n in range(12)]
+        theirs = await asyncio.gather(*(engine.generate(one) for one in asked))
+        ours = await asyncio.gather(*(local.generate(one) for one in asked))
+        assert [got.token_ids for got in theirs] == [got.token_ids for got in ours]
+        for got, other in zip(theirs, ours, strict=True):
+            assert got.entropies == pytest.approx(other.entropies, abs=1e-3)
+            assert got.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+    await local.close()
+    await check_whole_distributions(engine, policies[0])
+
+
 async def test_it_samples_and_updates_as_it_should(
-    engine: "VllmEngine", policies: tuple[PreTrainedModel, PreTrainedModel], tmp_path: Path
+    engine: "VllmEngine",
+    sampler: Literal["vllm", "agentrl"],
+    policies: tuple[PreTrainedModel, PreTrainedModel],
+    tmp_path: Path,
 ) -> None:
     """One engine for all of it: vLLM takes seconds to start."""
-    asked = [request(n, top_logprobs=2, entropies=True) for n in range(12)]
-    local = LocalEngine(policies[0], slots=8, context_tokens=CONTEXT_TOKENS)
-    theirs = await asyncio.gather(*(engine.generate(one) for one in asked))
-    ours = await asyncio.gather(*(local.generate(one) for one in asked))
-    await local.close()
-    # The same noise at the same places: two engines draw the same tokens.
-    assert [got.token_ids for got in theirs] == [got.token_ids for got in ours]
-    assert [got.entropies for got in theirs] == [pytest.approx(got.entropies) for got in ours]
-    assert worst_gap([*zip(asked, theirs, strict=True)], [*policies]) <= 1e-3
-
-    shaped = [request(n, sampling=Sampling(temperature=0.7, top_p=0.9, top_k=40)) for n in range(3)]
-    local = LocalEngine(policies[0], slots=8, context_tokens=CONTEXT_TOKENS)
-    for one in shaped:
-        got, other = await engine.generate(one), await local.generate(one)
-        assert got.token_ids == other.token_ids
-        assert got.logprobs == pytest.approx(other.logprobs, abs=1e-3)
-    await local.close()
-
+    asked = [request(n, top_logprobs=2) for n in range(12)]
+    done = await asyncio.gather(*(engine.generate(one) for one in asked))
+    assert worst_gap([*zip(asked, done, strict=True)], [*policies]) <= 1e-3
+    assert len({got.token_ids for got in done}) == len(done)
+    await check_shaped_sampling(engine, policies[0])
+    await check_frequencies(engine, policies[0])
     await check_scores(engine, policies[0])
 
     asked = [request(n) for n in range(12)]
@@ -198,8 +299,10 @@ async def test_it_samples_and_updates_as_it_should(
             await asyncio.sleep(0)
         await engine.load(tmp_path / str(number), number)
         scores = await scoring  # what was scored before the load is scored again
-        assert scores.version == number
-        given = policy_logprobs(policy, asked_score.prompt, asked_score.token_ids)
+        # Where prompts are not computed in parts, all of it may have been scored before.
+        assert scores.version == number or (sampler, scores.version) == ("vllm", number - 1)
+        of_version = policies[scores.version % 2]
+        given = policy_logprobs(of_version, asked_score.prompt, asked_score.token_ids)
         assert scores.logprobs == pytest.approx(picked(given, asked_score.token_ids), abs=1e-3)
         got = await engine.generate(request(number))
         plain = [policy] * (number + 1)
@@ -220,6 +323,8 @@ async def test_it_samples_and_updates_as_it_should(
         vocab_size=VOCABULARY,
         context_tokens=CONTEXT_TOKENS,
         weights=policies[0].state_dict(),
+        # Its own sampler is as a server's: noise is not by position, and scores are log-probs.
+        is_server=sampler == "vllm",
     )
     assert len(proven) > 20
 

@@ -24,6 +24,7 @@ def run(folder: Path, kind: str, changes: dict[str, Any]) -> RunResult:
     return train(config, {"engine.kind": kind, **SIZES, **changes})
 
 
+SAME_DRAWS = {"engine.vllm.sampler": "agentrl"}
 ADAPTERS = {"learn.lora": {"rank": 4}}
 
 
@@ -35,7 +36,7 @@ ADAPTERS = {"learn.lora": {"rank": 4}}
 def test_a_run_is_that_of_the_local_engine(
     tmp_path: Path, learn: dict[str, Any], vllm: dict[str, Any]
 ) -> None:
-    changes = {"local": learn, "vllm": {**learn, **vllm}}
+    changes = {"local": learn, "vllm": {**learn, **vllm, **SAME_DRAWS}}
     found = {kind: run(tmp_path / kind, kind, changes[kind]) for kind in changes}
     figures = {kind: read_metrics(result.folder) for kind, result in found.items()}
     for ours, theirs in zip(figures["local"], figures["vllm"], strict=True):
@@ -53,7 +54,8 @@ def test_a_run_is_that_of_the_local_engine(
 
 def test_drafts_are_reused_as_with_the_local_engine(tmp_path: Path) -> None:
     drafts = {"env.task_limit": 4, "rollout.drafts": {}}
-    found = {kind: run(tmp_path / kind, kind, drafts) for kind in ("local", "vllm")}
+    changes = {"local": drafts, "vllm": {**drafts, **SAME_DRAWS}}
+    found = {kind: run(tmp_path / kind, kind, changes[kind]) for kind in changes}
     local, vllm = (read_metrics(result.folder) for result in found.values())
     assert [line["drafts/saved_tokens"] > 0 for line in vllm] == [False, False, True]
     for name in ("drafts/saved_tokens", "drafts/found", "reward/mean", "engine_gap/max"):
@@ -90,11 +92,12 @@ def test_two_engines_take_their_weights_by_broadcast(tmp_path: Path) -> None:
 def test_a_policy_that_sees_trains_as_with_the_local_engine(tmp_path: Path) -> None:
     """Its images are shown over turns, and its tower's new weights reach vLLM in every step."""
     found: dict[str, RunResult] = {}
-    for kind in ("local", "vllm"):
+    for kind, draws in (("local", {}), ("vllm", SAME_DRAWS)):
         changes = seeing_changes(tmp_path / kind)
         changes["policy.make"] |= {"head_dim": SIZES["policy.make.head_dim"]}
         found[kind] = train(
-            "configs/see_button.yaml", {**changes, "run.steps": 3, "engine.kind": kind}
+            "configs/see_button.yaml",
+            {**changes, "run.steps": 3, "engine.kind": kind, **draws},
         )
     local, vllm = (read_metrics(result.folder) for result in found.values())
     assert len(vllm) == len(local) == 3

@@ -79,6 +79,7 @@ def opened(kind: Kind, folder: Path, **changes: Any) -> "VllmEngine":
         "slots": 8,
         "context_tokens": CONTEXT_TOKENS,
         "dtype": "float32",
+        "sampler": "agentrl",
         # Less than an image has, so one is read in several steps.
         "prefill_tokens": 24,
         "options": {"block_size": BLOCK_TOKENS},
