@@ -62,24 +62,33 @@ def request(number: int, **changes: object) -> GenerateRequest:
     return GenerateRequest(**given)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.fixture(params=[True, False], ids=["tied", "untied"], scope="module")
-def policies(request: pytest.FixtureRequest) -> tuple[PreTrainedModel, PreTrainedModel]:
+VARIANTS = [("vllm", True), ("vllm", False), ("agentrl", True)]
+"""Samplers, and whether the head is tied: what that changes has nothing to do with the sampler."""
+
+
+@pytest.fixture(params=VARIANTS, ids=["vllm tied", "vllm untied", "agentrl tied"])
+def variant(request: pytest.FixtureRequest) -> tuple[Literal["vllm", "agentrl"], bool]:
+    return request.param
+
+
+@pytest.fixture
+def sampler(variant: tuple[Literal["vllm", "agentrl"], bool]) -> Literal["vllm", "agentrl"]:
+    return variant[0]
+
+
+@pytest.fixture
+def policies(
+    variant: tuple[Literal["vllm", "agentrl"], bool],
+) -> tuple[PreTrainedModel, PreTrainedModel]:
     """Two policies of one shape."""
-    return model(tied=request.param), model(tied=request.param, seed=1)
+    return model(tied=variant[1]), model(tied=variant[1], seed=1)
 
 
-@pytest.fixture(scope="module")
-def folder(
-    policies: tuple[PreTrainedModel, PreTrainedModel], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    path = tmp_path_factory.mktemp("policy")
+@pytest.fixture
+def folder(policies: tuple[PreTrainedModel, PreTrainedModel], tmp_path: Path) -> Path:
+    path = tmp_path / "policy"
     policies[0].save_pretrained(path)
     return path
-
-
-@pytest.fixture(params=["vllm", "agentrl"])
-def sampler(request: pytest.FixtureRequest) -> Literal["vllm", "agentrl"]:
-    return request.param
 
 
 @pytest.fixture
@@ -216,9 +225,11 @@ async def check_frequencies(engine: "VllmEngine", policy: PreTrainedModel) -> No
         assert abs(seen - expected) < 4.5 * math.sqrt(expected * (1 - expected) / count)
 
 
-async def test_vllm_itself_refuses_what_it_does_not_tell(folder: Path) -> None:
+async def test_vllm_itself_refuses_what_it_does_not_tell(tmp_path: Path) -> None:
     from agentrl.engine.vllm import VllmEngine, VllmSettings
 
+    folder = tmp_path
+    model(tied=True).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens 2048"):
         VllmEngine(VllmSettings(model=folder, prefill_tokens=24))
     settings = VllmSettings(model=folder, context_tokens=CONTEXT_TOKENS, dtype="float32")
@@ -246,12 +257,9 @@ async def test_vllm_itself_refuses_what_it_does_not_tell(folder: Path) -> None:
             await engine.generate(request(1))
 
 
-@pytest.mark.parametrize("sampler", ["agentrl"], indirect=True)
-async def test_it_draws_the_tokens_of_the_local_engine(
-    engine: "VllmEngine", policies: tuple[PreTrainedModel, PreTrainedModel]
-) -> None:
+async def check_it_draws_as_the_local_engine(engine: "VllmEngine", policy: PreTrainedModel) -> None:
     """The same noise at the same places."""
-    local = LocalEngine(policies[0], slots=8, context_tokens=CONTEXT_TOKENS)
+    local = LocalEngine(policy, slots=8, context_tokens=CONTEXT_TOKENS)
     shaped = Sampling(temperature=0.7, top_p=0.9, top_k=40)
     for sampling in (Sampling(), shaped):
         asked = [request(n, top_logprobs=2, entropies=True, sampling=sampling) for n in range(12)]
@@ -262,7 +270,7 @@ async def test_it_draws_the_tokens_of_the_local_engine(
             assert got.entropies == pytest.approx(other.entropies, abs=1e-3)
             assert got.logprobs == pytest.approx(other.logprobs, abs=1e-3)
     await local.close()
-    await check_whole_distributions(engine, policies[0])
+    await check_whole_distributions(engine, policy)
 
 
 async def test_it_samples_and_updates_as_it_should(
@@ -279,6 +287,8 @@ async def test_it_samples_and_updates_as_it_should(
     await check_shaped_sampling(engine, policies[0])
     await check_frequencies(engine, policies[0])
     await check_scores(engine, policies[0])
+    if sampler == "agentrl":
+        await check_it_draws_as_the_local_engine(engine, policies[0])
 
     asked = [request(n) for n in range(12)]
     running = [asyncio.create_task(engine.generate(one)) for one in asked]
@@ -329,9 +339,11 @@ async def test_it_samples_and_updates_as_it_should(
     assert len(proven) > 20
 
 
-async def test_what_it_refuses(folder: Path, tmp_path: Path) -> None:
+async def test_what_it_refuses(tmp_path: Path) -> None:
     from agentrl.engine.vllm import VllmEngine, VllmSettings
 
+    folder = tmp_path / "policy"
+    model(tied=True).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"options\.tensor_parallel_size is 2"):
         VllmSettings(model=folder, options={"tensor_parallel_size": 2})
     with pytest.raises(ConfigError, match="no_such_argument"):

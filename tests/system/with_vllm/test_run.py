@@ -30,8 +30,8 @@ ADAPTERS = {"learn.lora": {"rank": 4}}
 
 @pytest.mark.parametrize(
     ("learn", "vllm"),
-    [({}, {}), (ADAPTERS, {}), (ADAPTERS, {"engine.vllm.adapters": "native"})],
-    ids=["all weights", "adapters, merged", "adapters, native"],
+    [({}, {}), (ADAPTERS, {"engine.vllm.adapters": "native"})],
+    ids=["all weights", "adapters, native"],
 )
 def test_a_run_is_that_of_the_local_engine(
     tmp_path: Path, learn: dict[str, Any], vllm: dict[str, Any]

@@ -43,7 +43,6 @@ BLOCK_TOKENS = 32
 CLOSE = 1e-3
 KINDS = [
     ("qwen2_vl", True),
-    ("qwen2_5_vl", True),
     ("qwen2_5_vl", False),
     ("qwen3_vl", True),
     ("qwen3_vl", False),
