@@ -26,6 +26,17 @@ FUZZ_S ?= 600
 
 BENCHMARKS := $(filter-out commands curve harness letters made_run measure methods quick samplers shapes soak ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
+# What an installation needs, said before it begins.
+define CHECK
+import shutil, sys
+version, free = sys.version_info, shutil.disk_usage(".").free
+if version < (3, 11):
+    sys.exit(f"agentrl needs Python 3.11 or newer, and {sys.executable} is {version[0]}.{version[1]}: run make with PYTHON=python3.11, or where you have it")
+if free < 2.5e9:
+    sys.exit(f"the installation takes 2 GB here, and {free / 1e9:.1f} GB are free: make room, or clone agentrl to another disk")
+endef
+export CHECK
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv dev quickstart test test-all fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
@@ -41,8 +52,8 @@ dev: $(DEV_STAMP) ## Add to .venv what tests, checks and benchmarks need
 # agentrl is built with what is in the venv, so that nothing unconstrained is downloaded for it.
 # reasoning-gym comes without its dependencies, for one of them needs a C compiler: see the group.
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"agentrl needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run make PYTHON=...")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c "$$CHECK"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) pip
 	$(INSTALL) torch hatchling editables
 	$(INSTALL) --no-build-isolation --editable . --group reasoning

@@ -9,6 +9,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch import BubblewrapLauncher, NamespaceLauncher, launcher
 from agentrl_sandbox.launch.engine import Engine, Image
+from agentrl_sandbox.reaping import record
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -27,8 +28,9 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
         packages=section.packages,
     )
     try:
+        record.checked(record.state_directory(), make=False)
         found = launcher(settings)
-    except ConfigError as error:
+    except (record.StateError, ConfigError) as error:
         yield str(error)
         return
     if settings.backend == "docker":

@@ -156,6 +156,15 @@ def test_a_sandbox_that_cannot_be_opened(sandbox: dict[str, Any], said: str) -> 
         check_machine(config_of("code/ChainSum-v0", sandbox=sandbox))
 
 
+def test_a_place_of_leases_that_others_could_write_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("AGENTRL_STATE", str(tmp_path))
+    with pytest.raises(ConfigError, match="or set AGENTRL_STATE to another directory"):
+        check_machine(config_of("code/ChainSum-v0"))
+
+
 def test_a_docker_engine_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
