@@ -178,6 +178,7 @@ async def test_what_may_pass_is_tried_again(first: int | str) -> None:
         (said({"content": 5}), EngineError, "no message"),
         (said({"tool_calls": [{"function": {"name": 5}}]}), EngineError, "no message"),
         (said({"tool_calls": {"a": 1}}), EngineError, "no message"),
+        (said({"content": "I"}, "content_filter"), EngineError, "withheld a turn .*content_filter"),
         (httpx.Response(200, content=b"[" * 10**5), EngineError, "nested more than 64 deep"),
     ],
 )

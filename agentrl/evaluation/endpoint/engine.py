@@ -115,9 +115,15 @@ class EndpointEngine(Closing):
         try:
             choice = answer["choices"][0]
             tokens = turn_bytes(choice["message"])
-            cut = choice.get("finish_reason") == "length"
+            finish = choice.get("finish_reason")
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             raise EngineError(f"{self._endpoint} answered no message: {answer!r:.300}") from error
+        if finish == "content_filter":
+            raise EngineError(
+                f"{self._endpoint} withheld a turn (finish_reason content_filter), which is no "
+                "answer of the model; switch the filter off there, or leave the task out"
+            )
+        cut = finish == "length"
         return Completion(
             # A turn that was cut short lacks the end of its line.
             token_ids=tokens[:-1] if cut else tokens,
