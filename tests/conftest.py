@@ -13,6 +13,10 @@ import os
 # Read once by numpy's and torch's OpenMP, so it is set before anything imports them. Subprocesses
 # inherit it: on two cores, processes with one thread each beat processes with two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray starts a worker for every CPU of a cluster, each of which imports for seconds, whether or not
+# anybody asks for one.
+os.environ.setdefault("RAY_enable_worker_prestart", "0")
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 import importlib.util
 import shutil
