@@ -9,7 +9,9 @@ DOCS_STAMP := $(VENV)/.installed-docs
 # pip compiles what it installs in one process; COMPILE does so in one per core, but for files that
 # are written for a newer Python.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
-COMPILE := @$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
+COMPILE := @$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib agentrl envs sandbox tools || true
+# Set in some images: each process would compile every module that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The one place that says what the quickstart is.
 QUICKSTART := $(BIN)/agentrl train configs/quickstart.yaml
