@@ -9,9 +9,9 @@ from agentrl.json_limits import JsonLimitError, JsonLimits, check_json, check_te
 from agentrl.message import ToolCall
 
 CALL_LIMITS = JsonLimits(text_bytes=2**18, values=10_000, nul=False)
-"""Of one call. Tools put its texts into paths and commands, which cannot hold NUL."""
+"""Limits of one call. Tools put its texts into paths and commands, which cannot hold NUL."""
 CALLS_MAX = 64
-"""In one turn, those that cannot be read among them."""
+"""Most calls in one turn, those that cannot be read among them."""
 NAME_MAX = 256
 """Characters of a tool's name."""
 TOO_MANY = f"Malformed tool call: a turn makes {CALLS_MAX} calls at most, and the rest is not read."
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"\s*")
 
 @dataclass(frozen=True, slots=True)
 class CallText:
-    """What was found where a call was expected. Exactly one of `call` and `error` says something.
+    """Result of reading a call. Exactly one of `call` and `error` says something.
 
     `end` is where the JSON value ended; None when there was none to speak of.
     """
@@ -51,7 +51,7 @@ def write_call(call: ToolCall, *, arguments_key: str) -> str:
 
 
 def begin_call(tool: str, *, arguments_key: str) -> str:
-    """Return how `write_call` begins: up to the arguments, or without a name up to the name.
+    """Return the beginning of `write_call`: up to the arguments, or without a name up to the name.
 
     It ends where a token of most tokenizers does: a name is a token after the quote, and the space
     before the arguments belongs to theirs.
@@ -62,7 +62,7 @@ def begin_call(tool: str, *, arguments_key: str) -> str:
 
 
 def skip_space(text: str, at: int) -> int:
-    """Return where the first character from `at` on is that is no whitespace."""
+    """Return the index of the first character from `at` on that is no whitespace."""
     found = _SPACE.match(text, at)
     assert found is not None
     return found.end()

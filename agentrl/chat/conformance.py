@@ -1,4 +1,4 @@
-"""What a template and a tokenizer must do for training, as named checks with a verdict."""
+"""Checks of a template and a tokenizer for training, by name and with a verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Check:
     name: str
     ok: bool
     why: str
-    """What was seen: the reason of a failure, or the fact that was found."""
+    """Reason of a failure, or the fact that was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checks found."""
+    """Results of the checks."""
 
     subject: str
     rows: tuple[Check, ...]

@@ -34,7 +34,7 @@ class ControlTokens:
         )
 
     def last_in(self, text: str) -> re.Match[str] | None:
-        """Return where the last control token of a rendered text is."""
+        """Return the match of the last control token in a rendered text."""
         return next(reversed(list(self._all.finditer(text))), None)
 
     def neutral(self, text: str, *, trusted: bool = False) -> str:

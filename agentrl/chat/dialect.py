@@ -25,19 +25,19 @@ class Dialect:
     write: Callable[[str, Sequence[ToolCall]], str]
     """Return the turn that says a text and makes calls; `parse` reads it back."""
     begin: Callable[[str], str] | None = None
-    """Return how `write` begins a turn that calls this tool, up to the arguments; with no name, how
-    it begins any call, up to the name. A turn that begins so is a call or malformed. None where no
+    """Return the beginning of a turn that calls this tool, up to the arguments. With no name it is
+    that of any call, up to the name. A turn that begins so is a call or malformed. None where no
     turn can be made to call: such requests of programs are refused."""
     folder: Path | None = None
-    """Where its own template lies, `<name>.jinja`; None for a dialect of models that bring theirs.
+    """Folder of its own template, `<name>.jinja`; None for a dialect of models that bring theirs.
     What follows is only for making a tokenizer that goes with that template."""
     special_tokens: tuple[str, ...] = ()
-    """What the template writes, in the order a new tokenizer numbers them."""
+    """Special tokens that the template writes, in the order a new tokenizer numbers them."""
     end_of_turn: str = ""
     """The one of them that ends a turn."""
     pad: str = ""
     image_tokens: tuple[str, str, str] | None = None
-    """What the template writes for an image, the one in the middle for the image itself; a
+    """Tokens that the template writes for an image, the one in the middle for the image itself. A
     new tokenizer has them if its policy sees."""
     begin_of_text: str | None = None
     also_stops: tuple[str, ...] = ()

@@ -48,7 +48,7 @@ class Segment:
 
 
 class ChatFormat:
-    """How messages become tokens for one policy. Immutable; safe to share between episodes.
+    """Conversion of messages to tokens for one policy. Immutable; safe to share between episodes.
 
     `template` is a shipped template by name or a Jinja file, the tokenizer's own by default;
     `dialect` a dialect by name or `module:NAME`, or the one that reads what the template writes;
@@ -59,9 +59,9 @@ class ChatFormat:
 
     dialect: Dialect
     stop_token_ids: frozenset[int]
-    """What ends an assistant turn."""
+    """Ids of the tokens that end an assistant turn."""
     begins_thinking: bool
-    """Whether the generation prompt opens a thinking block, so that a turn begins inside it."""
+    """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ChatFormat:
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
     ) -> tuple[Segment, ...]:
-        """Return what follows a sampled turn, up to where the policy speaks again.
+        """Return the segments after a sampled turn, up to where the policy speaks again.
 
         `ended` says that the policy sampled a stop token; otherwise the template's closes the turn.
         `tools` are those callable from here on, when they changed: they are announced in a user
@@ -147,7 +147,7 @@ class ChatFormat:
 
     @property
     def image_note(self) -> ImageNote:
-        """Return what stands in the place of an image that is in a context no more."""
+        """Note in the place of an image that is in a context no more."""
         picture = Image(b"")
         shown = self.template.render((Message("user", (SPOKEN, picture, SPOKEN_NEXT)),))
         between = self.encode(shown.partition(SPOKEN)[2].partition(SPOKEN_NEXT)[0])

@@ -25,7 +25,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(f"{THOUGHT}so", (CALL,)),
 )
-"""What a template's dialect must write so that it reads the same back."""
+"""Actions that a template's dialect must write so that they read the same back."""
 
 
 def _round_trip(chat: ChatFormat) -> str:
@@ -135,4 +135,4 @@ FORMAT_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
         "a turn can be made to call": _begins_calls,
     }
 )
-"""By name."""
+"""Checks of a chat format, by name."""

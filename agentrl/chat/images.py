@@ -12,15 +12,15 @@ _PICTURE = Image(b"")
 
 
 class ImageTokens(Protocol):
-    """How many tokens an image is; `agentrl.vision.processor` implements it."""
+    """Token counts of images; `agentrl.vision.processor` implements it."""
 
     @property
     def token_id(self) -> int:
-        """What a template writes once for an image, and the model reads many times."""
+        """Id of the token that a template writes once per image, and the model reads many times."""
         ...
 
     def tokens(self, image: Image) -> int:
-        """Return how many tokens an image is."""
+        """Return the number of tokens of an image."""
         ...
 
 

@@ -89,7 +89,7 @@ def as_dict(message: Message, control: ControlTokens) -> dict[str, Any]:
 
 
 def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[str, str]:
-    """Return what to call the template in errors, and its source."""
+    """Return the name of the template in errors, and its source."""
     if template is not None:
         path = Path(template)
         if template not in DIALECTS and path.is_file():

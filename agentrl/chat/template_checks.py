@@ -112,4 +112,4 @@ TEMPLATE_CHECKS: Mapping[str, Callable[[ChatTemplate], str]] = MappingProxyType(
         "append-only with earlier thinking": _keeps_thinking,
     }
 )
-"""By name."""
+"""Checks of a template, by name."""

@@ -5,13 +5,13 @@ CLOSE = "</think>"
 
 
 def end_of_thinking(text: str) -> int:
-    """Return where a text that began inside a thinking block leaves it; its end if never."""
+    """Return the index at which a text leaves the thinking block it began in; its end if never."""
     at = text.find(CLOSE)
     return len(text) if at < 0 else at + len(CLOSE)
 
 
 def find_spoken(text: str, what: str, start: int) -> int:
-    """Return where `what` is first found outside thinking blocks, -1 if nowhere.
+    """Return the first index of `what` outside thinking blocks, -1 if it is nowhere.
 
     `start` lies outside them. A block that is never closed reaches to the end. The work is linear
     in the text, however many blocks there are.

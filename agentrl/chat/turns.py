@@ -1,4 +1,4 @@
-"""What a template puts around an assistant turn, found out by rendering small conversations."""
+"""Text that a template puts around an assistant turn, found by rendering small conversations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,7 +48,7 @@ class Turns:
     generation_prompt: str
     """Opens an assistant turn."""
     tool_fault: str
-    """Why an environment with tools cannot use the template; empty when it can."""
+    """Reason that an environment with tools cannot use the template; empty when it can."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
@@ -61,7 +61,7 @@ class Turns:
             self._check_append_only(ANSWER)
 
     def after(self, messages: Sequence[Message]) -> str:
-        """Return what follows the end of a turn: glue, `messages` and the generation prompt.
+        """Return the text after the end of a turn: glue, `messages` and the generation prompt.
 
         The work is that of rendering a few short messages, however long the conversation is.
         """
@@ -103,7 +103,7 @@ class Turns:
         return opening[len(bare) :]
 
     def _ending(self, said: Message) -> tuple[str, str]:
-        """Return what closes the turn `said`, and what stands after it."""
+        """Return the text that closes the turn `said`, and the text after it."""
         text = self._template.render((ASK, said))
         if text.count(SPOKEN) != 1:
             raise ConfigError(
@@ -168,8 +168,8 @@ class Turns:
 
 
 def tools_way_out(template: ChatTemplate) -> str:
-    """Return what to do about a template that shows no tools: the shipped one that goes with its
-    tokenizer, where there is one."""
+    """Return the remedy for a template that shows no tools. It is the shipped one that goes with
+    its tokenizer, where there is one."""
     fitting = next((name for name in DIALECTS if _can_show_tools(template, name)), None)
     if fitting is None:
         return WAY_OUT

@@ -1,4 +1,4 @@
-"""What an engine can be asked: checked before a request is taken, with the numbers in the error."""
+"""Checks of a request before it is taken, with the numbers in the error."""
 
 from collections.abc import Container
 

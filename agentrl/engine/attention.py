@@ -32,7 +32,7 @@ def rounded(number: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyLengths:
-    """To which lengths key sequences are padded."""
+    """Lengths to which key sequences are padded."""
 
     allowed: tuple[int, ...]
     """Within one block, ascending; the last is the whole block."""

@@ -1,4 +1,4 @@
-"""What computes logits: the interface between the engine's loop and a model.
+"""Interface between the engine's loop and a model: the decoder, which computes logits.
 
 A decoder owns a copy of the weights and the key-value cache of every slot. Everything else, such as
 who is in which slot, stopping and sampling, is the engine's and written once.
@@ -27,9 +27,9 @@ class Segment:
     """Position of the first token; keys of all before it are in the slot."""
     tokens: Sequence[int]
     wanted: int
-    """After how many of its last tokens the logits are asked for."""
+    """Number of its last tokens after which the logits are asked for."""
     sight: Sight | None = None
-    """What its context shows."""
+    """Images of its context."""
 
 
 @runtime_checkable
@@ -62,12 +62,12 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How much a decoder must hold at once."""
+    """Slots and tokens that a decoder must hold at once."""
 
     slots: int
     context_tokens: int
     prefill_tokens: int
-    """Of one call, beside one token per slot."""
+    """Prompt tokens of one call, beside one token per slot."""
 
 
 def open_decoder(

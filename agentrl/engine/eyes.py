@@ -1,4 +1,4 @@
-"""What the engine sees with: a copy of the vision tower, and each image's features until a load."""
+"""Vision of the engine: a copy of the vision tower, and each image's features until a load."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from agentrl.vision.processor import ImageProcessor, Kept
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What a prompt shows."""
+    """Images of a prompt."""
 
     prompt: tuple[int, ...]
     """The prompt with the tokens of each image named by the image: two prompts are equal up to a
@@ -62,7 +62,7 @@ class Eyes:
         await self._processor.prepare(spans)
 
     def sight(self, prompt: Sequence[int], spans: Sequence[ImageSpan]) -> Sight:
-        """Return what a prompt shows. Raises `ValueError` for images that are not where they are
+        """Return the images of a prompt. Raises `ValueError` for images that are not where they are
         said to be."""
         self._processor.check_spans(prompt, spans)
         named = list(prompt)
@@ -73,7 +73,7 @@ class Eyes:
         return Sight(tuple(named), tuple(spans), positions)
 
     def features(self, image: Image) -> Features:
-        """Return what the tower makes of an image; computed alone, so the same in any batch."""
+        """Return the tower's features of an image; computed alone, so the same in any batch."""
         return self._features.of(image)
 
     def taken(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -21,9 +21,9 @@ class Flight:
     order: int
     """Requests are served in this order."""
     max_tokens: int
-    """What budget and context leave room for."""
+    """Tokens that budget and context leave room for."""
     sight: Sight | None = None
-    """What the prompt shows."""
+    """Images of the prompt."""
     context: list[int] = field(init=False)
     """The prompt, images by name, and what has been sampled."""
     noise: int = field(init=False)
@@ -32,7 +32,7 @@ class Flight:
     top_logprobs: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
     entropies: list[float] = field(default_factory=list[float])
     cached_tokens: int | None = None
-    """Of the prompt, when it was first placed; None before."""
+    """Cached tokens of the prompt when it was first placed; None before."""
 
     def __post_init__(self) -> None:
         self.context = list(self.sight.prompt if self.sight else self.request.prompt)
@@ -49,7 +49,7 @@ class Flight:
 
     @property
     def new_tokens(self) -> list[int]:
-        """Return what has been sampled."""
+        """Sampled token ids."""
         return self.context[len(self.request.prompt) :]
 
     def take(self, pick: Pick, *, version: int) -> None:
@@ -63,7 +63,7 @@ class Flight:
             self.entropies.append(pick.entropy)
 
     def finish(self, decode: Decode | None) -> FinishReason | None:
-        """Return why it is complete with its last token, or None; `decode` reads stop strings."""
+        """Return the finish reason at its last token, or None; `decode` reads stop strings."""
         if self.context[-1] in self.request.stop_token_ids:
             return "stop"
         stops = self.request.stop_strings
@@ -80,7 +80,7 @@ class Flight:
             self.reply.set_result(self.completion(finish))
 
     def completion(self, finish: FinishReason) -> Completion:
-        """Return what there is, as the answer to the request."""
+        """Return the completion so far, as the answer to the request."""
         return Completion(
             token_ids=tuple(self.new_tokens),
             logprobs=tuple(self.logprobs),

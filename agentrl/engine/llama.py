@@ -47,9 +47,9 @@ class _Shown:
 
     rows: slice
     features: Features
-    """Of the image."""
+    """Features of the image."""
     tokens: slice
-    """Which of its tokens they are."""
+    """Range of the image's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +312,8 @@ class LlamaDecoder:
 
 
 def _axes(model: PreTrainedModel, shape: Shape) -> Tensor:
-    """Return which of the three dimensions of a position each of the (head / 2) frequencies turns
-    with, by turning them one after the other."""
+    """Return the position dimension that each of the (head / 2) frequencies turns with. The three
+    dimensions are turned one after the other to find out."""
     rotary = model.get_submodule(f"{shape.root}.rotary_emb")
     device = next(model.parameters()).device
     turned = torch.eye(3, dtype=torch.long, device=device)[:, :, None]

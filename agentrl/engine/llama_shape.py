@@ -1,4 +1,4 @@
-"""Which models the fast decoder knows, and their sizes."""
+"""Models that the fast decoder knows, and their sizes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,10 @@ class Shape:
     vocabulary: int
     hidden: int
     inner: int
-    """Of the feed-forward half."""
+    """Width of the feed-forward half."""
     layers: int
     heads: int
-    """Of keys and values."""
+    """Heads of keys and values."""
     group: int
     """Query heads per key head."""
     head: int
@@ -32,7 +32,7 @@ class Shape:
     tied: bool
     """The output head is the embedding."""
     root: str = ROOT
-    """What the names of its modules begin with."""
+    """Prefix of its modules' names."""
 
 
 def shape_of(model: PreTrainedModel) -> Shape | None:

@@ -43,7 +43,7 @@ the next request; idle ones cost microseconds."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """What an engine has done so far."""
+    """Load and counters of an engine."""
 
     running: int
     waiting: int
@@ -164,7 +164,7 @@ class LocalEngine(Closing):
             self._forget(flight)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens, in one pass over those that are not cached.
+        """Score tokens with the weights, in one pass over those that are not cached.
 
         Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
         """
@@ -238,7 +238,7 @@ class LocalEngine(Closing):
             await asyncio.wait([self._loop])
 
     def statistics(self) -> EngineStatistics:
-        """Return what the engine has done so far."""
+        """Return the load of the engine and its counters so far."""
         return EngineStatistics(
             running=sum(slot.flight is not None for slot in self._slots),
             waiting=len(self._waiting),
@@ -319,7 +319,7 @@ class LocalEngine(Closing):
                 flight.cached_tokens = kept
 
     def _segments(self) -> list[Segment]:
-        """Return what to compute now: one token of each seated request, and a piece of prompts."""
+        """Return the segments to compute now: a token per request in a slot, pieces of prompts."""
         segments: list[Segment] = []
         behind: list[tuple[Slot, AnyFlight]] = []
         for slot in self._slots:
@@ -436,7 +436,7 @@ class LocalEngine(Closing):
             self._preparing.discard(request.id)
 
     def _sight(self, request: GenerateRequest | ScoreRequest) -> Sight | None:
-        """Return what a request shows; `ValueError` for images that are not where it says."""
+        """Return the images of a request; `ValueError` for images that are not where it says."""
         if self._decoder.eyes is None or not request.images:
             return None
         return self._decoder.eyes.sight(request.prompt, request.images)

@@ -1,4 +1,4 @@
-"""From the engine section of a config to an engine."""
+"""Engine from the engine section of a config."""
 
 import shutil
 import sys
@@ -34,7 +34,7 @@ class ClosingEngine(PolicyEngine, Protocol):
 
 
 def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineRecipe:
-    """Return what the engine of a config is made of; `ConfigError` where others make it."""
+    """Return the recipe of a config's engine; `ConfigError` where others make it."""
     section = config.engine
     if section.kind == "endpoint":
         raise ConfigError(
@@ -191,7 +191,7 @@ def engine_at_endpoint(config: "RunConfig", policy: "Policy") -> ClosingEngine:
 
 
 def placement_of(config: "RunConfig", device: "torch.device") -> "DevicePlacement | None":
-    """Return which GPUs of this machine ranks and engine processes get; `device` is the trainer's.
+    """Return the GPUs of this machine for ranks and engine processes; `device` is the trainer's.
 
     None on a CPU, and where Ray or torchrun place them.
     """
@@ -210,7 +210,7 @@ def placement_of(config: "RunConfig", device: "torch.device") -> "DevicePlacemen
 def _spreader(
     config: "RunConfig", device: str, placement: "DevicePlacement | None"
 ) -> "Spreader | None":
-    """Return what sends weights by broadcast, where a config asks for that; `device` is the
+    """Return the sender of weights by broadcast, where a config asks for that. `device` is the
     trainer's.
 
     Raises `ConfigError` for NCCL between processes that share a GPU of this machine.

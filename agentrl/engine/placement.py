@@ -20,7 +20,7 @@ class DevicePlacement:
 
     @property
     def has_own_devices(self) -> bool:
-        """Whether no two processes share a device, as NCCL demands."""
+        """True if no two processes share a device, as NCCL demands."""
         devices = (*self.ranks, *self.engines)
         return len(set(devices)) == len(devices)
 

@@ -1,4 +1,4 @@
-"""What an engine is made of, in plain values: they go to the process that makes it."""
+"""Recipe of an engine in plain values: they go to the process that makes it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class EngineRecipe:
     context_tokens: int = 2048
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "cpu"
-    """Of `local`; vLLM takes what it sees."""
+    """Device of `local`; vLLM takes what it sees."""
     cuda_devices: str | None = None
     """`CUDA_VISIBLE_DEVICES` of a process that is started for it; this process's unless set."""
     threads: int = 1
@@ -37,7 +37,7 @@ class EngineRecipe:
 
     @classmethod
     def of_json(cls, text: str) -> "EngineRecipe":
-        """Return what `to_json` wrote."""
+        """Return the recipe that `to_json` wrote."""
         return cls(**json.loads(text))
 
     def open(

@@ -1,4 +1,4 @@
-"""From logits to tokens: the sampling distribution, a draw from it, and its exact log-prob.
+"""Sampling of tokens from logits: the distribution, a draw from it, and its exact log-prob.
 
 Each row is handled by operations that do not mix rows, so a request's tokens and log-probs do not
 depend on what else is in the batch. The filters come in the order of transformers' warpers:
@@ -30,7 +30,7 @@ class Pick:
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens, most likely first; those that could not be drawn are left out."""
     entropy: float = 0.0
-    """Of the distribution it was drawn from, in nats; 0 where nobody asked for it."""
+    """Entropy of the distribution it was drawn from, in nats; 0 where nobody asked for it."""
 
 
 def sample(
@@ -144,7 +144,7 @@ def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _inverse(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the running sum of each row passes its target, and how far into that item.
+    """Return the item where each row's running sum passes its target, and how far into that item.
 
     Never an item of weight 0, even when rounding puts the target at the very end.
     """

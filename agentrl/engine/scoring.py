@@ -23,7 +23,7 @@ class ScoreFlight:
     order: int
     """Requests are served in this order."""
     sight: Sight | None = None
-    """What the prompt shows."""
+    """Images of the prompt."""
     context: list[int] = field(init=False)
     """The prompt and all tokens but the last: what says how likely each of them is."""
     version: int = -1

@@ -10,9 +10,9 @@ from agentrl.errors import EngineError
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 
 Reply = Callable[[GenerateRequest], Sequence[int]]
-"""What to say, as token ids; the rest of a turn whose first tokens end the prompt."""
+"""Reply to a request, as token ids; the rest of a turn whose first tokens end the prompt."""
 Logprob = Callable[[GenerateRequest, int, int], float]
-"""Of a token, given its request, its place in the completion, and the token; entropies too."""
+"""Log-prob of a token, given its request, place in the completion, and id; entropies too."""
 Distribution = Callable[[tuple[int, ...]], Sequence[float]]
 """Log-probs of the whole vocabulary after a context; at temperature 0 too."""
 
@@ -66,7 +66,7 @@ class ScriptedEngine:
         self.requests: list[GenerateRequest] = []
         """Every request in the order it came."""
         self.loads: list[tuple[Any, int]] = []
-        """What was loaded, with its version."""
+        """Loaded weights, with their versions."""
 
     @property
     def version(self) -> int:
@@ -191,7 +191,7 @@ class ScriptedEngine:
             turn.aborted.set()
 
     def _room(self, request: GenerateRequest) -> int:
-        """Return how many tokens the request may get."""
+        """Return the number of tokens the request may get."""
         if request.max_new_tokens < 1:
             raise ValueError(
                 f"request {request.id!r}: max_new_tokens must be 1 or more, "

@@ -28,7 +28,7 @@ class Several(Router, Closing, Generic[B]):
         self._several = tuple(engines)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens, asked where their trajectory is at home."""
+        """Score tokens with the weights, on the engine where their trajectory is at home."""
         return await self._several[self.best(request.id, len(request.prompt))].score(request)
 
     async def __aenter__(self) -> Self:

@@ -24,12 +24,12 @@ class Slot:
     flight: Flight | ScoreFlight | None = None
     """The request decoding here; None while idle."""
     used_at: int = 0
-    """When the slot last became idle, on the engine's step counter."""
+    """Step at which the slot last became idle, on the engine's step counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request goes: `slot`, holding the first `tokens` of what `source` holds."""
+    """Slot of a request: `slot`, holding the first `tokens` of what `source` holds."""
 
     slot: Slot
     source: Slot
@@ -37,7 +37,7 @@ class Placement:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """Return how many leading tokens two sequences share, at most `limit`."""
+    """Return the number of leading tokens two sequences share, at most `limit`."""
     limit = min(limit, len(a), len(b))
     for at in range(0, limit, 64):
         ours, theirs = a[at : min(at + 64, limit)], b[at : min(at + 64, limit)]

@@ -1,4 +1,4 @@
-"""How token losses become one number. Denominators are those of the whole optimiser step."""
+"""Aggregation of token losses to one number. Denominators are those of the whole optimiser step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from agentrl.config.learning.aggregation import Aggregation
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What an optimiser step divides by: sampled tokens, and sequences that have any.
+    """Denominators of an optimiser step: sampled tokens, and sequences that have any.
 
     Counted over all its micro-batches and before anything is rejected: dividing by the survivors
     would weigh them more, and dividing per micro-batch would make the result depend on the split.

@@ -1,4 +1,4 @@
-"""What the trainer asks of a proximal policy that is other weights than its own."""
+"""Interface of proximal policies whose weights are not the trainer's own."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from agentrl.learn.batch import Row
 from agentrl.learn.method import Need
 
 ELSEWHERE: frozenset[Need] = frozenset({"averaged logprobs", "past logprobs"})
-"""What a method needs whose anchor is none of the policies the trainer has anyway."""
+"""Needs that are met only by a proximal policy with weights of its own."""
 
 
 class Anchor:
@@ -19,7 +19,7 @@ class Anchor:
     """
 
     name = ""
-    """Of its file in a checkpoint."""
+    """Name of its file in a checkpoint."""
 
     def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
         """Return the rows of a batch, with proximal log-probs if they hold for all of it."""
@@ -41,7 +41,7 @@ class Anchor:
         """Take note that no token of a version before this one will come."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return what a checkpoint has to hold, nothing if there is nothing."""
+        """Return the tensors for a checkpoint, an empty dict if there are none."""
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

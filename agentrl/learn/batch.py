@@ -29,12 +29,12 @@ class Row:
 
     @property
     def mask(self) -> Bool[ndarray, " tokens"]:
-        """Return which tokens train."""
+        """True on the tokens that train."""
         return self.sample.mask
 
     @property
     def images(self) -> tuple[ImageSpan, ...]:
-        """Return what the context shows."""
+        """Images in the context."""
         return self.sample.images
 
     @property
@@ -46,14 +46,14 @@ class Row:
 
     @property
     def forward_tokens(self) -> int:
-        """Return how many tokens a forward pass needs: all before the last sampled one."""
+        """Number of tokens of a forward pass: all before the last sampled one."""
         return forward_tokens(self.sample.mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """What one forward and backward pass works on. Everything but `tokens` is `rows` x `width`,
-    one row per sequence, shifted like the mask, and 0 off the mask."""
+    """Input of one forward and backward pass. Everything but `tokens` is `rows` x `width`, one row
+    per sequence, shifted like the mask, and 0 off the mask."""
 
     tokens: Tokens
     advantages: Float[Tensor, "rows width"]
@@ -65,11 +65,11 @@ class MicroBatch:
     values: Float[Tensor, "rows width"] | None = None
     returns: Float[Tensor, "rows width"] | None = None
     weights: Float[Tensor, "rows width"] | None = None
-    """What multiplies the loss of each token; None is 1 for all."""
+    """Factor on the loss of each token; None is 1 for all."""
 
     @property
     def mask(self) -> Bool[Tensor, "rows width"]:
-        """Return which predictions are of sampled tokens."""
+        """True on predictions of sampled tokens."""
         return self.tokens.mask
 
 

@@ -46,7 +46,7 @@ SLOTS = (
     Slot("rejection", rejections.METHODS),
     Slot("selection", selections.METHODS),
 )
-"""In the order in which `docs/methods.md` explains them."""
+"""All slots, in the order in which `docs/methods.md` explains them."""
 
 HEADINGS = ("name", "what it is", "knobs", "needs", "source")
 

@@ -37,7 +37,7 @@ from agentrl.learn.randomness import random_state
 from agentrl.learn.trainer import Trainer
 
 FORMAT = 1
-"""Of the folder; raised when an older reader would misread it."""
+"""Format version of the folder; raised when an older reader would misread it."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -53,7 +53,7 @@ class PretrainedFiles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a checkpoint holds besides what `load` put into the trainer."""
+    """Parts of a checkpoint that `load` does not put into the trainer."""
 
     step: int
     samplers: Mapping[str, Any]
@@ -96,7 +96,7 @@ class Checkpoints:
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def oldest(self) -> Mapping[str, Any]:
-        """Return what samplers remembered in the oldest checkpoint that is kept."""
+        """Return the sampler states of the oldest checkpoint that is kept."""
         found = _checkpoints(self.folder)
         return _read_json(found[0] / "state.json")["samplers"] if found else {}
 

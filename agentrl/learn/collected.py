@@ -35,7 +35,7 @@ class Collected:
 
     @property
     def failed(self) -> int:
-        """Return how many trajectories have no reward."""
+        """Number of trajectories without a reward."""
         return self.trajectories - sum(len(group.samples) for group in self.groups)
 
 

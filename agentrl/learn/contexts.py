@@ -23,9 +23,9 @@ class Context:
     """One context of a sample."""
 
     sample: Sample
-    """What it reads; its mask has the tokens that train in it and in no other."""
+    """The context as a sample; its mask has the tokens that train in it and in no other."""
     places: Int[ndarray, " _"]
-    """Where its tokens stand in the sample."""
+    """Positions of its tokens in the sample."""
 
 
 def contexts(sample: Sample) -> tuple[Context, ...]:

@@ -18,8 +18,8 @@ from agentrl.learn.loss import LOG_RATIO_LIMIT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mismatch:
-    """What corrections and rejections may look at: one row per sequence, nothing with gradient,
-    everything 0 off the mask."""
+    """Inputs of corrections and rejections, one row per sequence. Nothing has gradient, and
+    everything is 0 off the mask."""
 
     gaps: Float[Tensor, "rows width"]
     """log(proximal / behaviour), not cut."""
@@ -29,18 +29,18 @@ class Mismatch:
     mask: Bool[Tensor, "rows width"]
     turns: Int[Tensor, "rows width"]
     ages: Int[Tensor, "rows width"]
-    """How many versions older than the trainer's weights the policy was that sampled."""
+    """Versions by which the sampling policy is older than the trainer's weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """What the loss of each token is multiplied by; 0 off the mask."""
+    """Factors on the loss of each token; 0 off the mask."""
 
     applied: Float[Tensor, "rows width"]
     raw: Float[Tensor, "rows width"]
     """Before truncation; its spread says how far the policies are apart."""
     cap: float = math.inf
-    """Where truncation begins."""
+    """Largest weight that is not truncated."""
 
 
 CorrectionFunction = Callable[[Mismatch], Weights]

@@ -24,18 +24,18 @@ class Conversation:
     """A conversation by turns: what the agent did, and what it was answered each time."""
 
     name: str
-    """For error messages."""
+    """Name in error messages."""
     opening: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
     turns: tuple[tuple[Action, tuple[Message, ...]], ...]
     new_tools: Mapping[int, tuple[ToolSchema, ...]] = field(
         default_factory=dict[int, tuple[ToolSchema, ...]]
     )
-    """By turn, counted from 0: the tools callable from its answer on, where they changed."""
+    """Tools callable from the answer of a turn on, by turn counted from 0, where they changed."""
 
     @classmethod
     def of_gold(cls, episode: GoldEpisode) -> "Conversation":
-        """Return what a gold player did. It may have been stopped before the last answer."""
+        """Return a gold player's conversation. It may have been stopped before the last answer."""
         answers = [reply.messages for reply in episode.replies]
         answers += [()] * (len(episode.actions) - len(answers))
         tools = {i: r.tools for i, r in enumerate(episode.replies) if r.tools is not None}

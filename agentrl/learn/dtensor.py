@@ -1,4 +1,4 @@
-"""What a tensor that is in shards (a DTensor) is on one rank; any other is the same on all."""
+"""Local and whole values of sharded tensors (DTensor); others are the same on all ranks."""
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor

@@ -1,4 +1,4 @@
-"""What samples are scored with before they get credit: log-probs and entropies at batch start."""
+"""Scoring of samples before they get credit: log-probs and entropies at batch start."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Evidence:
     head_chunk_tokens: int = HEAD_CHUNK_TOKENS
     ranks: Ranks = ALONE
     below_adapters: bool = False
-    """Whether `as_reference` scores with what lies below the model's adapters."""
+    """True if `as_reference` scores with the weights below the model's adapters."""
 
     def of(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""

@@ -52,7 +52,7 @@ class Average:
 
 
 class _Averaged(Anchor):
-    """What both methods share: the average, its scores, its place in a checkpoint."""
+    """Base of both methods: the average, its scores, its state in a checkpoint."""
 
     name = "ewma"
 

@@ -34,13 +34,13 @@ Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """What the policy says about the chosen tokens, under the sampling temperature, in nats."""
+    """Log-probs and entropies of the chosen tokens, under the sampling temperature, in nats."""
 
     logprobs: Float[Tensor, "rows width"]
     """0 off the mask; carries gradient unless gradients are off."""
     entropies: Float[Tensor, "rows width"]
-    """Of the whole vocabulary where each token was chosen; 0 off the mask; detached unless their
-    gradient was asked for."""
+    """Entropies over the whole vocabulary for each chosen token; 0 off the mask. Detached unless
+    their gradient was asked for."""
 
 
 def score(
@@ -107,7 +107,7 @@ def hidden_states(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "line
 
 
 def within(model: PreTrainedModel, compute: Callable[[], Parts]) -> Parts:
-    """Return what `compute` does with parts of the model, as a forward pass of the whole one.
+    """Run `compute` on parts of the model as a forward pass of the whole one; return its result.
 
     A sharded model collects its weights when it is called, and we call its decoder and its head.
     """
@@ -126,7 +126,7 @@ def _logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
 
 
 def _reading(model: PreTrainedModel, tokens: Tokens) -> dict[str, Any]:
-    """Return what a decoder is called with.
+    """Return the keyword arguments of the decoder.
 
     Padding is on the right and attention is causal, so no attention mask is passed where every
     sequence has a line of its own: what stands left of the padding cannot see it, and attention

@@ -1,4 +1,4 @@
-"""How far the engine's policy is from the trainer's, on the tokens of a batch."""
+"""Gap between the log-probs of engine and trainer on the tokens of a batch."""
 
 import logging
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ class GapAlarm:
 
 
 def complaint(seen: Mapping[str, float], *, limit: float) -> str | None:
-    """Return what is wrong with the gap of tokens of age 0, None where it is within `limit`.
+    """Return an error text for a gap on tokens of age 0 above `limit`, None where it is within.
 
     A batch without such tokens, or whose engine gave no log-probs, says nothing about it. A gap
     that is no number is beyond any limit.

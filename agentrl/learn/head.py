@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 HEAD_CHUNK_TOKENS = 1024
-"""What `learn.head_chunk_tokens` is by default."""
+"""Default of `learn.head_chunk_tokens`."""
 
 PLAIN_LOGITS = 2**24
 """Up to so many logits (64 MiB in float32) the plain head is used: it is up to a third faster,
@@ -28,12 +28,12 @@ FLOOR = -1e4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predicted:
-    """What the head says about each prediction, in nats and float32, with gradient."""
+    """Outputs of the head for each prediction, in nats and float32, with gradient."""
 
     logprobs: Float[Tensor, " chosen"]
-    """Of its target."""
+    """Log-probs of the targets."""
     entropies: Float[Tensor, " chosen"]
-    """Of the whole vocabulary."""
+    """Entropies over the whole vocabulary."""
 
 
 def predict(
@@ -44,7 +44,7 @@ def predict(
     temperature: float,
     chunk_tokens: int,
 ) -> Predicted:
-    """Return what `softmax(head(hidden) / temperature)` says about the targets.
+    """Return the targets' log-probs and the entropies under `softmax(head(hidden) / temperature)`.
 
     No more than `chunk_tokens` x vocabulary logits exist at once, or `PLAIN_LOGITS` where that is
     more. Values are those of the plain head; so are gradients, up to the order of their sums.
@@ -89,7 +89,7 @@ def _at(logs: Tensor, targets: Tensor) -> Tensor:
 def _recomputed(
     head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return what `plain` does of a head that is no bare matrix, an adapted one for example."""
+    """Return the results of `plain` for a head that is no bare matrix, such as an adapted one."""
 
     def whole() -> tuple[Tensor, Tensor]:
         found = plain(head(hidden), targets, temperature=temperature)
@@ -99,8 +99,11 @@ def _recomputed(
 
 
 class _Chunked(torch.autograd.Function):
-    """With z the logits over the temperature, p = softmax(z) and H its entropy:
-    d log p_y / dz = 1_y - p and dH / dz = -p (log p + H)."""
+    """Log-probs and entropies of a linear head, chunk by chunk.
+
+    With z the logits over the temperature, p = softmax(z) and H its entropy:
+    d log p_y / dz = 1_y - p and dH / dz = -p (log p + H).
+    """
 
     @staticmethod
     def forward(

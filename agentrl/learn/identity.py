@@ -1,4 +1,4 @@
-"""What two models must share for one to take the other's checkpoint."""
+"""Properties that two models must share for one to take the other's checkpoint."""
 
 import json
 from typing import Any

@@ -27,7 +27,7 @@ ADAPTER = "default"
 """The name peft gives an adapter that has none."""
 
 FILE, PREFIX = "adapter_model.safetensors", "base_model.model."
-"""Where peft keeps an adapter, and what the names in there begin with."""
+"""Name of peft's adapter file, and prefix of the tensor names in it."""
 
 
 def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
@@ -96,7 +96,7 @@ def base_of(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def adapters_of(model: nn.Module) -> dict[str, Adapter]:
-    """Return what is added to weights, by their Hugging Face names, detached and not copied."""
+    """Return the adapters by the Hugging Face names of their weights, detached and not copied."""
     return {f"{name}.weight": _adapter(layer) for name, layer in adapted(model)}
 
 
@@ -146,8 +146,8 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def identity(model: PreTrainedModel) -> dict[str, str]:
-    """Return what two adapted models share beside shapes: scales, and the weights below. Empty for
-    a model without adapters."""
+    """Return the scales and the base that adapted models share beside shapes. Empty for a model
+    without adapters."""
     if not is_adapted(model):
         return {}
     config = _configs(model)[ADAPTER]

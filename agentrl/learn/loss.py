@@ -12,15 +12,15 @@ LOG_RATIO_LIMIT = 20.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyTokens:
-    """What a loss may look at: one row per sequence. Everything is 0 off the mask; only `logprobs`
-    carries gradient."""
+    """Inputs of a loss: one row per sequence. Everything is 0 off the mask; only `logprobs` carries
+    gradient."""
 
     logprobs: Float[Tensor, "rows width"]
-    """Of the current policy."""
+    """Log-probs of the current policy."""
     proximal: Float[Tensor, "rows width"]
-    """Of the policy the clip is anchored to."""
+    """Log-probs of the policy the clip is anchored to."""
     behaviour: Float[Tensor, "rows width"]
-    """Of the policy that sampled; the proximal one's where the engine gave no number."""
+    """Log-probs of the policy that sampled; the proximal one's where the engine gave no number."""
     advantages: Float[Tensor, "rows width"]
     mask: Bool[Tensor, "rows width"]
     turns: Int[Tensor, "rows width"]

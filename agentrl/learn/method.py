@@ -1,4 +1,4 @@
-"""From a config section to the function it names: what a method of a slot is.
+"""Methods of a slot: the way from a config section to the function it names.
 
 A method is a section class in `agentrl/config/learning/` (its knobs and their defaults), a pure
 function in the package of its slot (its formula), and a row in that package's `METHODS`, which
@@ -29,7 +29,7 @@ Need = Literal[
     "values",
     "idle rows",
 ]
-"""What has to be there besides tokens, masks and rewards.
+"""Inputs of a method besides tokens, masks and rewards.
 
 `proximal logprobs` are those of the weights at batch start, `entropies` of the same policy, over
 the whole vocabulary; both cost a forward pass. `averaged logprobs` are of a moving average of the
@@ -47,17 +47,17 @@ def _nothing(section: Any) -> frozenset[Need]:
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[F_co]):
-    """How a section becomes a function, where it comes from, and what it has to be given."""
+    """Binding of a section to a function, with its source and its needs."""
 
     section: type[Section]
     bind: Callable[[Any], F_co]
     source: str
     needs: Callable[[Any], frozenset[Need]] = _nothing
-    """What the method of a given section needs."""
+    """Needs of the method for a given section."""
 
 
 def always(*needs: Need) -> Callable[[Any], frozenset[Need]]:
-    """Return what a method needs whose needs no knob changes."""
+    """Return a needs function for a method whose needs no knob changes."""
     found = frozenset(needs)
     return lambda section: found
 
@@ -82,7 +82,7 @@ def bound(methods: Sequence[Method[F]], section: Section) -> F:
 
 
 def needed(methods: Sequence[Method[Any]], section: Section) -> frozenset[Need]:
-    """Return what the method `section` names has to be given."""
+    """Return the needs of the method that `section` names."""
     if isinstance(section, CustomMethod):
         return frozenset(getattr(imported(section), "needs", ()))
     return found(methods, section).needs(section)

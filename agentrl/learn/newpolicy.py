@@ -1,5 +1,4 @@
-"""Where a model comes from: a small new one with random weights, or a Hugging Face folder; and how
-it is made ready to train."""
+"""Models that are ready to train: small new ones with random weights, or Hugging Face folders."""
 
 import struct
 from functools import partial
@@ -36,7 +35,7 @@ from agentrl.vision.model import FAMILY, sees
 from agentrl.vision.processor import ImageProcessor, load_processor, new_processor
 
 CUT_SHORT = (struct.error, IndexError, KeyError)
-"""What readers of GGUF raise besides for a file that ends too early."""
+"""Further exceptions of GGUF readers for a file that ends too early."""
 
 
 def make_model(
@@ -142,7 +141,7 @@ def _let_places_count(tower: Any) -> None:
 
 
 def make_images(vision: MakeVisionSection, *, token_id: int) -> ImageProcessor:
-    """Return what cuts up images for a new policy that sees."""
+    """Return the image processor of a new policy that sees."""
     return new_processor(
         patch_size=vision.patch_size, max_pixels=vision.max_pixels, token_id=token_id
     )
@@ -178,8 +177,8 @@ def load_model(
 
 
 def _dequantized() -> dict[str, Any]:
-    """Return what makes transformers turn a GGUF file's weights into plain ones; releases that
-    know no such option always do."""
+    """Return the options that make transformers dequantize a GGUF file. Empty for releases without
+    such an option, which always do."""
     section: Any = getattr(transformers, "GgufConfig", None)
     return {} if section is None else {"quantization_config": section(dequantize=True)}
 
@@ -244,7 +243,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | None:
-    """Return what cuts up the images of a model from `path`; None for one that does not see."""
+    """Return the image processor of a model from `path`; None for one that does not see."""
     if not sees(model):
         return None
     return load_processor(path, token_id=model.config.image_token_id)

@@ -39,7 +39,7 @@ class AdamW:
         self._steps = steps or 0
         self._max_grad_norm = section.max_grad_norm
         self.updates = 0
-        """How often the weights were updated."""
+        """Number of weight updates."""
         self._adamw = torch.optim.AdamW(
             self._weights,
             lr=section.learning_rate,
@@ -82,11 +82,11 @@ class AdamW:
         return norm
 
     def named(self) -> dict[str, nn.Parameter]:
-        """Return what is optimised by parameter name; gradients are collected there."""
+        """Return the optimised parameters by name; gradients are collected there."""
         return {name: master.weight for name, master in self._masters.items()}
 
     def weights(self) -> dict[str, Tensor]:
-        """Return what is optimised by parameter name, in float32; no copies."""
+        """Return the optimised weights by parameter name, in float32; no copies."""
         return {name: master.weight.detach() for name, master in self._masters.items()}
 
     def state(self, *, masters: bool = False) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What the trainer computes in: float32, or bfloat16 over float32 master weights."""
+"""Precision of the trainer: float32, or bfloat16 over float32 master weights."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class Master:
 
     @property
     def rounds(self) -> bool:
-        """Whether the model holds something else than the weight itself."""
+        """True if the model's parameter is not the weight itself."""
         return self.weight is not self.parameter
 
     def collect(self, parameter: Tensor) -> None:

@@ -12,7 +12,7 @@ from agentrl.learn.trainer import Trainer
 from agentrl.sync.proof import Proof, Provable
 
 SEED = 20_231
-"""Of the tokens, which are the same in every run, whatever its seed."""
+"""Seed of the tokens, which are the same in every run, whatever its seed."""
 
 
 def probe_tokens(count: int, *, vocabulary: int) -> tuple[int, ...]:

@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnchorTokens:
-    """What a proximal policy is made of: one row per sequence, nothing with gradient."""
+    """Inputs of a proximal policy: one row per sequence, nothing with gradient."""
 
     current: Float[Tensor, "rows width"]
     """Log-probs of the policy that is being optimised."""
     start: Float[Tensor, "rows width"]
-    """Of the weights at batch start, or of those the method had scored instead."""
+    """Log-probs of the weights at batch start, or of those the method had scored instead."""
     behaviour: Float[Tensor, "rows width"]
-    """Of the policy that sampled; `start` where the engine gave no number."""
+    """Log-probs of the policy that sampled; `start` where the engine gave no number."""
     mask: Bool[Tensor, "rows width"]
     ages: Int[Tensor, "rows width"]
-    """How many versions older than the trainer's weights the policy was that sampled."""
+    """Versions by which the sampling policy is older than the trainer's weights."""
 
 
 ProximalFunction = Callable[[AnchorTokens], Float[Tensor, "rows width"]]

@@ -1,4 +1,4 @@
-"""What the trainer asks of the processes that train one model together. One alone asks nobody.
+"""Interface between the trainer and the ranks that train one model together, or a single one.
 
 Every rank holds the same batch and decides the same: credit, selection and the order of updates
 are computed everywhere. Forward and backward passes are what is split.
@@ -31,7 +31,7 @@ class Ranks:
     size = 1
 
     def plan(self, layout: Layout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return which sequences go together in each of this rank's passes.
+        """Return the sequence indices of each of this rank's passes.
 
         All ranks get the same number of passes, some of them perhaps over nothing, because the
         weights of a layer are collected from all ranks whenever one of them needs them.
@@ -51,7 +51,7 @@ class Ranks:
         types it has, any other computes in `precision` over float32 weights."""
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
-        """Return what all ranks found; no two find something for the same key. A collective."""
+        """Return the results of all ranks; no two have something for the same key. A collective."""
         return dict(found)
 
     def total(self, value: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Ranks:
         return value
 
     def tallied(self, tally: Tally) -> Tally:
-        """Return what all ranks have counted. A collective."""
+        """Return the merged tally of all ranks. A collective."""
         return tally
 
     def add_gradients(self, module: nn.Module) -> None:
@@ -86,8 +86,8 @@ class Ranks:
         save_file(whole, folder / f"{name}.safetensors")
 
     def read(self, folder: Path, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what `write` wrote, by however many ranks, in the shards of `like` where it has
-        something of that name. A collective."""
+        """Return the tensors that `write` wrote, by however many ranks. They are in the shards of
+        `like` where it has something of that name. A collective."""
         file = folder / f"{name}.safetensors"
         if file.is_file():
             return {k: alike(v, like[k]) if k in like else v for k, v in load_file(file).items()}

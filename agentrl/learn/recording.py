@@ -41,7 +41,7 @@ from agentrl.gold import GoldEpisode
 from agentrl.message import Content, Image, Message, ToolCall
 
 VERSION = 2
-"""Of the format. 1 had neither files nor places."""
+"""Version of the format. 1 had neither files nor places."""
 _FOLDER = "folder"
 
 
@@ -62,9 +62,9 @@ class RecordedImage(_Closed):
 
     image: Base64Bytes | None = None
     file: Path | None = None
-    """In the JSON lines relative to their folder."""
+    """Path of the picture, in the JSON lines relative to their folder."""
     sha256: str = ""
-    """Of the file's bytes, in hexadecimal; a file with others is refused."""
+    """Hash of the file's bytes, in hexadecimal; a file with others is refused."""
     media_type: str = "image/png"
 
     @field_validator("file")
@@ -109,7 +109,7 @@ class RecordedImage(_Closed):
 
     @property
     def name(self) -> str:
-        """Return what tells pictures apart, without reading a file."""
+        """Identifier of the picture, without reading a file."""
         if self.image is not None:
             return Image(self.image).digest
         return self.sha256 or str(self.file and self.file.name)
@@ -126,7 +126,7 @@ def text_of(content: RecordedContent) -> str:
 
 
 def names_of(content: RecordedContent) -> list[str]:
-    """Return what tells the pictures apart, without reading one from a file."""
+    """Return the identifiers of the pictures, without reading one from a file."""
     return [] if isinstance(content, str) else [p.name for p in content if not isinstance(p, str)]
 
 
@@ -143,17 +143,17 @@ class Said(_Closed):
 
 
 class AssistantSaid(_Closed):
-    """What the policy is to learn."""
+    """Answer that the policy is to learn."""
 
     role: Literal["assistant"]
     content: str = ""
     tool_calls: tuple[RecordedCall, ...] = ()
     thought: str = ""
-    """What it thought before, where that was recorded."""
+    """Thought before the answer, where that was recorded."""
     instruction: str = ""
-    """What it was told to do in this step, where somebody wrote that down. Nobody is shown it."""
+    """Instruction for this step, where somebody wrote it down. Nobody is shown it."""
     places: dict[int, Box] = Field(default_factory=dict[int, Box])
-    """Where the elements were that it could point at, by their numbers."""
+    """Boxes of the elements that it could point at, by their numbers."""
 
     @property
     def message(self) -> Message:
@@ -187,12 +187,12 @@ class Recording(_Closed):
     tools: tuple[dict[str, Any], ...] = ()
     """JSON schemas of the functions it could call."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
-    """What it earned, where that is known."""
+    """Reward of the conversation, where it is known."""
     version: int = Field(default=VERSION, ge=1)
     task: str = ""
     """The id of the task in its environment, where it has one."""
     player: str = ""
-    """Who did it: `gold`, `human`, the name of a run."""
+    """Player of the conversation: `gold`, `human`, the name of a run."""
 
     @field_validator("version")
     @classmethod
@@ -267,7 +267,7 @@ def line_of(path: Path, recording: Recording, *, picture_files: bool = False) ->
 
 
 def recording_of(episode: GoldEpisode, *, player: str = "gold") -> Recording:
-    """Return what a player did as a recording, without what followed its last action."""
+    """Return the recording of a gold episode, without what followed its last action."""
     places = iter(episode.places)
     said: list[RecordedMessage] = [
         recorded(message, next(places, {}) if message.role == "assistant" else {})

@@ -1,4 +1,4 @@
-"""What is added to the loss of a token whatever its credit: KL to a reference, less entropy.
+"""Loss terms that do not depend on credit: KL to a reference, less entropy.
 
 Both hold for every sampled token alike, idle rows too: corrections, rejections and weights are
 about credit. They are aggregated like the policy loss.
@@ -23,7 +23,7 @@ K3_LIMIT = 10.0
 KlFunction = Callable[
     [Float[Tensor, "rows width"], Float[Tensor, "rows width"]], Float[Tensor, "rows width"]
 ]
-"""From log(policy / reference) and log(policy / behaviour), with gradient, to a loss per token."""
+"""Loss per token from log(policy / reference) and log(policy / behaviour), with gradient."""
 
 
 def kl_estimate(
@@ -80,7 +80,7 @@ class Regularisers:
 
     @classmethod
     def of(cls, config: LearnSection) -> "Regularisers":
-        """Return what a config adds to the policy loss."""
+        """Return the regularisers of a config."""
         needs = set[Need]()
         if config.entropy_bonus:
             needs.add("idle rows")

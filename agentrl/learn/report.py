@@ -16,7 +16,7 @@ def batch_metrics(
     failed: int,
     version: int,
 ) -> dict[str, float]:
-    """Return what is known before the weights move: rewards, credit, ages, lengths, failures.
+    """Return the metrics known before the weights move: rewards, credit, ages, lengths, failures.
 
     `groups` are as they were sampled, `credited` a row for each of their samples, `rows` what of
     them trains; `failed` trajectories are in none.

@@ -32,13 +32,13 @@ class Sample:
     sampled: Bool[ndarray, " tokens"]
     """True on every token the policy sampled, also where it is too old to train."""
     turn_rewards: tuple[float, ...] = ()
-    """What the environment paid after each turn; empty where it only pays at the end."""
+    """Rewards that the environment paid after each turn; empty where it only pays at the end."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
     """Parts of the reward and what else the environment told of it, by name."""
     truncated: bool = False
-    """Whether a limit of ours ended it, and not the task."""
+    """True if a limit of ours ended it, and not the task."""
     entropies: Float[ndarray, " tokens"] | None = None
-    """Of the trainer's policy at batch start, in nats, where the mask is set; see `evidence`."""
+    """Entropies of the trainer's policy at batch start, in nats, on the mask; see `evidence`."""
     proximal: Float[ndarray, " tokens"] | None = None
     """Log-probs of the trainer's weights at batch start; None stands for the current ones."""
     reference: Float[ndarray, " tokens"] | None = None
@@ -48,20 +48,20 @@ class Sample:
     final_value: float = 0.0
     """The critic's value of the whole context, where `truncated`."""
     returns: Float[ndarray, " tokens"] | None = None
-    """What the critic should have said instead of `values`."""
+    """Targets of the critic, to be compared with `values`."""
     weights: Float[ndarray, " tokens"] | None = None
-    """What multiplies the loss of each token; None is 1 for all. No count knows of it."""
+    """Factor on the loss of each token; None is 1 for all. No count knows of it."""
     jumps: tuple[tuple[int, int], ...] = ()
-    """As in `Trajectory`. With any the sample is no context, and `contexts` says which it is made
-    of."""
+    """Jumps as in `Trajectory`. With any the sample is no context; `contexts` returns its
+    contexts."""
     images: tuple[ImageSpan, ...] = ()
-    """What the tokens show, in order."""
+    """Images in the tokens, in order."""
     root: int | None = None
-    """Which of the group's first trajectories it grew from, where it is known to have."""
+    """Index of the one of the group's first trajectories that it grew from, where it is known."""
 
     @property
     def sampled_tokens(self) -> int:
-        """Return how many tokens can train."""
+        """Number of tokens that can train."""
         return int(self.mask.sum())
 
 
@@ -88,7 +88,7 @@ def sampled(trajectory: Trajectory) -> tuple[bool, ...]:
 
 
 TurnWeights = Mapping[int, Mapping[int, float]]
-"""Of one tree, by sample and turn: what multiplies the loss of a turn's tokens, 1 by default."""
+"""Factors on the loss of a turn's tokens in one tree, by sample and turn, 1 by default."""
 
 
 def groups_of(

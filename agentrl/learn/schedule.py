@@ -5,7 +5,7 @@ import math
 from typing import Literal
 
 Shape = Literal["constant", "linear", "cosine"]
-"""How a value goes from its first to its last: not at all, evenly, or by half a cosine wave."""
+"""Course of a value from its first to its last: not at all, evenly, or by half a cosine wave."""
 
 
 def warmup(update: int, *, steps: int) -> float:

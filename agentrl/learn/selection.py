@@ -1,4 +1,4 @@
-"""What of a batch trains, once its credit is known. The slot's contract."""
+"""Contract of the selection slot: the rows of a batch that train, once their credit is known."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from agentrl.learn.batch import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When in a run a batch is selected from."""
+    """Point of the run at which a batch is selected from."""
 
     step: int
     """Training steps before this one."""
     steps: int
-    """Of the whole run; 0 where it is not known."""
+    """Training steps of the whole run; 0 where it is not known."""
     seed: int
-    """Of this step's random choices."""
+    """Seed of this step's random choices."""
 
 
 SelectionFunction = Callable[[Sequence[Row], Moment], Sequence[Row]]

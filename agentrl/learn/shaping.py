@@ -1,4 +1,4 @@
-"""What a reward is for those that give credit. The slot's contract."""
+"""Contract of the reward shaping slot: the reward from which credit is computed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

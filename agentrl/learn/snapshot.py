@@ -63,7 +63,7 @@ class Snapshots(Anchor):
         ]
 
     def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
-        """Return how many versions are kept, and which share of tokens came too late for theirs."""
+        """Return the number of versions kept, and the share of tokens too late for theirs."""
         return {
             "proximal/versions": float(len(self._kept)),
             "proximal/replaced_fraction": self._replaced / max(self._tokens, 1),

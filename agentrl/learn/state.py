@@ -1,4 +1,4 @@
-"""What of a trainer goes into a checkpoint besides the policy, and back.
+"""State of a trainer besides the policy, to a checkpoint and back.
 
 One device writes files of safetensors, several write shards (torch.distributed.checkpoint), and any
 number of devices reads both.

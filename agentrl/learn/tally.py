@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a tally holds, by name, as plain numbers that another process can read."""
+    """Content of a tally, by name, as plain numbers that another process can read."""
 
     sums: Mapping[str, float]
     counts: Mapping[str, int]
@@ -38,7 +38,7 @@ class Tally:
             self._peaks[name].append(values.detach().double().max())
 
     def numbers(self) -> "Numbers":
-        """Return what was collected, as numbers; this waits for the device."""
+        """Return the collected values as numbers; this waits for the device."""
         return Numbers(
             sums={name: float(sum(sums)) for name, sums in self._sums.items()},
             counts=dict(self._counts),
@@ -47,7 +47,7 @@ class Tally:
 
     @classmethod
     def of(cls, parts: Iterable["Numbers"]) -> "Tally":
-        """Return what several tallies have collected."""
+        """Return the merged tally of several."""
         tally = cls()
         for part in parts:
             for name, value in part.sums.items():

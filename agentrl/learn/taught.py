@@ -1,4 +1,4 @@
-"""What a training step made of each token, collected while it trains. It changes nothing.
+"""Record of a training step's effect on each token, collected while it trains. It changes nothing.
 
 One look per micro-batch at what the loss has computed anyway. The last look at a token counts: with
 several epochs that is the policy nearest to the new weights.

@@ -1,4 +1,4 @@
-"""What a forward pass reads and what it is asked, whatever the layout of the sequences in it."""
+"""Inputs and predictions of a forward pass, whatever the layout of the sequences in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ class Tokens:
 
     inputs: Int[Tensor, "lines length"]
     predictions: Int[Tensor, " chosen"]
-    """Where in the flattened `inputs` the model is asked for the next token."""
+    """Indices in the flattened `inputs` at which the model is asked for the next token."""
     targets: Int[Tensor, " chosen"]
-    """That next token. Each pair of prediction and target is there once, however many sequences
-    share it."""
+    """Next token of each prediction. Each pair of prediction and target is there once, however many
+    sequences share it."""
     entries: Int[Tensor, " sampled"]
     """The index in `predictions` of each True of `mask`, in row-major order."""
     mask: Bool[Tensor, "rows width"]
-    """Which tokens of the sequences train."""
+    """True on the tokens of the sequences that train."""
     positions: Int[Tensor, "lines length"] | None = None
     """Distance from the beginning of the sequence; None counts from 0 in every line."""
     ends: Int[Tensor, "lines length"] | None = None
@@ -44,7 +44,7 @@ class Tokens:
 
 @runtime_checkable
 class TokenSequence(Protocol):
-    """What a layout has to know of a sequence."""
+    """Sequence as layouts see it."""
 
     @property
     def token_ids(self) -> Int[ndarray, " tokens"]:
@@ -58,13 +58,13 @@ class TokenSequence(Protocol):
 
     @property
     def images(self) -> tuple[ImageSpan, ...]:
-        """What the tokens show."""
+        """Images in the tokens."""
         ...
 
 
 @runtime_checkable
 class Layout(Protocol):
-    """How sequences go into forward passes. None of them changes any result."""
+    """Arrangement of sequences in forward passes. None of them changes any result."""
 
     @property
     def limit_tokens(self) -> int:
@@ -76,11 +76,11 @@ class Layout(Protocol):
         ...
 
     def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return how many places the block of these sequences has, padding included."""
+        """Return the number of places in the block of these sequences, padding included."""
         ...
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return which sequences go together, each of them once."""
+        """Return the sequence indices of each block, each sequence once."""
         ...
 
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
@@ -89,7 +89,7 @@ class Layout(Protocol):
 
 
 def no_tokens(device: torch.device) -> Tokens:
-    """Return what a pass reads that has no sequences: it runs, and nothing comes of it."""
+    """Return the input of a pass that has no sequences: it runs, and nothing comes of it."""
     none = torch.zeros(0, dtype=torch.int64, device=device)
     return Tokens(
         inputs=torch.zeros(1, 2, dtype=torch.int64, device=device),

@@ -87,13 +87,13 @@ class Trainer:
         self.model = prepare(model, config, seed=derive(seed, "adapters"))
         self.ranks = ranks or ALONE
         self.version = 0
-        """Of the weights: the number of steps taken."""
+        """Version of the weights: the number of steps taken."""
         self.temperature = temperature
-        """Of the sampling, under which log-probs are taken."""
+        """Temperature of the sampling, under which log-probs are taken."""
         self.keeps_credit = False
-        """Whether a step leaves behind what it made of each token."""
+        """True if a step leaves a record of its effect on each token in `credits`."""
         self.credits: Sequence[TokenCredit] = ()
-        """Of the latest step; `owner` is the tree's place in the batch."""
+        """Credit records of the latest step; `owner` is the tree's place in the batch."""
         self._seed = seed
         self._steps = steps or 0
         self._methods = Methods.of(config)
@@ -117,7 +117,7 @@ class Trainer:
         needs_reference = "reference logprobs" in self._methods.needs
         self._reference = self._evidence.frozen() if needs_reference else None
         self._types: dict[str, torch.dtype] = {}
-        """Of weights that are float32 here and rounded when they are collected."""
+        """Types of weights that are float32 here and rounded when they are collected."""
         self._identity: Mapping[str, Any] = {}
         self._base: Base | None = None
         """Below the adapters, once somebody has asked; whole."""
@@ -130,7 +130,7 @@ class Trainer:
         self.ranks.shard(model, precision=config.precision)
         self.optimizer = AdamW(model, config.optimizer, steps=steps)
         self.rounds = bool(self._types) and config.precision != "float32"
-        """Whether a checkpoint's policy is rounded, and its weights are kept apart."""
+        """True if a checkpoint's policy is rounded, and its weights are kept apart."""
         self.ema = None
         """The average of the weights, if the config asks for one."""
         if config.ema is not None:
@@ -226,7 +226,7 @@ class Trainer:
         return Adapted(self._base, self._adapters())
 
     def judged_weights(self) -> Mapping[str, Tensor]:
-        """Return what is evaluated, as `weights` does: the average, if there is one."""
+        """Return the weights to evaluate, as `weights` does: the average, if there is one."""
         with swapped(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
 
@@ -262,7 +262,7 @@ class Trainer:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Return what a model must share with this one to take its checkpoints."""
+        """Properties that a model must share with this one to take its checkpoints."""
         return self._identity or identity_of(self.model)
 
     def close(self) -> None:
@@ -324,7 +324,7 @@ class Trainer:
 
     @property
     def _needs_evidence(self) -> bool:
-        """Whether samples have to be scored with the weights at batch start.
+        """True if samples have to be scored with the weights at batch start.
 
         In a single optimiser step the current weights are those at batch start, so the forward
         pass of the step itself gives the same log-probs and nothing is computed twice.
@@ -413,10 +413,10 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """What the passes of one optimiser step share."""
+    """State that the passes of one optimiser step share."""
 
     number: int
-    """Of the optimiser step in its batch."""
+    """Index of the optimiser step in its batch."""
     methods: StepMethods
     counts: Counts
     tally: Tally

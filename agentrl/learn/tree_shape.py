@@ -1,4 +1,4 @@
-"""Which samples of a group share which tokens.
+"""Segments of a group: the tokens that the same samples share.
 
 The nodes of a tree are turns and tool results; what credit depends on is coarser. A segment is a
 run of tokens that exactly the same samples hold, so it lies between two branch points. Only samples
@@ -25,7 +25,7 @@ class Segment:
     parent: int | None
     """The segment before it; None for the root."""
     depth: int
-    """How many branch points come before it."""
+    """Number of branch points before it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +67,11 @@ class TreeShape:
         return np.array([given[list(segment.samples)].mean() for segment in self.segments])
 
     def spread(self, values: Float[ndarray, " segments"]) -> TokenAdvantages:
-        """Return what every token of every sample gets of its segment."""
+        """Spread a value per segment to every token of every sample."""
         return [values[place] for place in self.places]
 
     def shares(self) -> Int[ndarray, " segments"]:
-        """Return how many samples hold each segment."""
+        """Return the number of samples that hold each segment."""
         return np.array([len(segment.samples) for segment in self.segments])
 
     def members(self) -> list[list[int]]:

@@ -10,7 +10,7 @@ from numpy import ndarray
 from agentrl.learn.sample import Sample
 
 Paid = Literal["turns", "end"]
-"""When a reward counts as earned: turn by turn as the environment paid it, or all at the end."""
+"""Time at which a reward counts as earned: turn by turn as it was paid, or all at the end."""
 
 
 def spoken_turns(sample: Sample) -> Int[ndarray, " spoken"]:
@@ -19,7 +19,7 @@ def spoken_turns(sample: Sample) -> Int[ndarray, " spoken"]:
 
 
 def turn_rewards(sample: Sample) -> Float[ndarray, " turns"]:
-    """Return what each turn was paid, from turn 0 to the last one that was spoken or paid.
+    """Return the reward of each turn, from turn 0 to the last one that was spoken or paid.
 
     What the reward holds beyond what was paid turn by turn is added to the last turn: all of it,
     where the environment pays at the end.

@@ -38,7 +38,7 @@ class Demonstration:
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
     images: tuple[ImageSpan, ...] = ()
-    """What the tokens show."""
+    """Images in the tokens."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.mask):
@@ -56,7 +56,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmstartSummary:
-    """What a warm start did."""
+    """Result of a warm start."""
 
     steps: int
     trained_tokens: int
@@ -65,7 +65,7 @@ class WarmstartSummary:
     """Mean over the last tenth of the steps, or with `until_loss` over those it is compared with;
     in nats per token."""
     reached: bool | None = None
-    """Whether the loss came down to `until_loss`; None where there is none."""
+    """True if the loss came down to `until_loss`; None where there is none."""
 
 
 def warmstart(

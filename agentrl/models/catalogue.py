@@ -17,19 +17,19 @@ class PackagedModel:
     """A GGUF file in a released package, whose other dependencies a model does not need."""
 
     name: str
-    """What `policy.path` and `agentrl model get` call it."""
+    """Name in `policy.path` and `agentrl model get`."""
     package: str
-    """Of the Python package index."""
+    """Name of the package in the Python package index."""
     version: str
     file: str
     """Inside the package."""
     sha256: str
-    """Of the file."""
+    """SHA-256 of the file."""
     folder_bytes: int
     """About how much the folder made of it takes."""
     license: str
     source: str
-    """Where its makers publish it."""
+    """URL at which its makers publish it."""
 
     @property
     def install(self) -> str:
@@ -76,7 +76,7 @@ MODELS: Mapping[str, PackagedModel] = {
         ),
     )
 }
-"""By name."""
+"""Packaged models by name."""
 
 
 def sha256_of(file: Path) -> str:
@@ -89,8 +89,7 @@ def sha256_of(file: Path) -> str:
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where folders of models are made: AGENTRL_MODELS, or `agentrl/models` of the user's
-    cache."""
+    """Return the folder for models: AGENTRL_MODELS, or `agentrl/models` of the user's cache."""
     if place := environment.get("AGENTRL_MODELS"):
         return Path(place).expanduser()
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"

@@ -1,4 +1,4 @@
-"""Where the files are of what `policy.path` names."""
+"""Files of the model that `policy.path` names."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from agentrl.machine import is_installed
 from agentrl.models.catalogue import MODELS, models_folder
 
 MAGIC = b"GGUF"
-"""What a GGUF file begins with."""
+"""First bytes of a GGUF file."""
 GGUF_MISSING = "reading a GGUF file needs gguf, which is not installed: pip install gguf"
 
 
@@ -37,7 +37,7 @@ def is_gguf(path: Path | str) -> bool:
 
 
 def gguf_fault(file: Path) -> str:
-    """Return why a GGUF file cannot be read here, or an empty string where it may."""
+    """Return the reason that a GGUF file cannot be read here, or an empty string where it may."""
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             return f"{file.name} is no GGUF file: it does not begin with GGUF"

@@ -1,4 +1,4 @@
-"""What a policy was made from, as a run and a model folder record it."""
+"""Origin of a policy, as a run and a model folder record it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,13 @@ from agentrl.models.catalogue import PackagedModel, sha256_of
 from agentrl.models.place import is_gguf
 
 RECORD = "agentrl_model.json"
-"""In a folder that `agentrl model get` made."""
+"""Name of the record in a folder that `agentrl model get` made."""
 HASHED_BYTES = 2**31
 """Weights of up to so many bytes get a digest: a few seconds. Larger ones get their size."""
 
 
 def record_of(model: PackagedModel) -> dict[str, str]:
-    """Return what the folder made of a packaged model says of where it comes from."""
+    """Return the record of a packaged model's origin, for the folder made of it."""
     return {
         "name": model.name,
         "source": model.source,
@@ -29,7 +29,7 @@ def record_of(model: PackagedModel) -> dict[str, str]:
 
 
 def provenance(place: Path | str) -> dict[str, Any]:
-    """Return what is known of a folder, a GGUF file or a hub name that a policy comes from."""
+    """Return the provenance of a folder, a GGUF file or a hub name that a policy comes from."""
     path = Path(place)
     if is_gguf(path):
         return {"path": str(place), **_weights([path])}
@@ -40,7 +40,7 @@ def provenance(place: Path | str) -> dict[str, Any]:
 
 
 def read_record(folder: Path) -> Mapping[str, Any]:
-    """Return what `agentrl model get` recorded in a folder; nothing for one that others made."""
+    """Return the record of `agentrl model get` in a folder; empty for one that others made."""
     record = folder / RECORD
     if not record.is_file():
         return {}

@@ -21,12 +21,12 @@ from torch import Tensor
 from agentrl.sync.proof import Provable
 
 MARK = "agentrl.adapters"
-"""Where the header of a safetensors file says that it holds adapters, and of what."""
+"""Header key of a safetensors file that holds adapters; its value names their base and scales."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """What is added to one weight: scale x B A, turned round where the weight is stored so.
+    """Term added to one weight: scale x B A, transposed where the weight is stored so.
 
     Source: Hu et al. 2021 (LoRA), equation 3; scale = alpha / rank.
     """
@@ -37,7 +37,7 @@ class Adapter:
     """(out, rank)"""
     scale: float
     transposed: bool = False
-    """Whether the weight is (in, out), as those of embeddings and of GPT-2 are."""
+    """True if the weight is (in, out), as those of embeddings and of GPT-2 are."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class Adapter:
         return (into, out) if self.transposed else (out, into)
 
     def delta(self) -> Tensor:
-        """Return what is added to the weight."""
+        """Return the term that is added to the weight."""
         product = self.b @ self.a
         return (product.t() if self.transposed else product) * self.scale
 
@@ -146,7 +146,7 @@ def packed(weights: Adapted) -> tuple[dict[str, Tensor], dict[str, str]]:
 def unpacked(
     tensors: Mapping[str, Tensor], header: Mapping[str, str], base: Base | None
 ) -> Adapted:
-    """Return what `packed` told of, over a copy of its base.
+    """Return the adapters that `packed` wrote, over a copy of their base.
 
     Raises `ValueError` for another base, or none, and for what nobody packed.
     """

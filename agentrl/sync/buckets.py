@@ -24,7 +24,7 @@ class ByteRow:
 
     @classmethod
     def of_weights(cls, weights: Mapping[str, Tensor]) -> "ByteRow":
-        """Return what a state dict would be written as; of one with adapters, those alone.
+        """Return the bytes of a state dict as a file; of one with adapters, those alone.
 
         Raises `ValueError` as `laid` does.
         """

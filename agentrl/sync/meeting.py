@@ -41,20 +41,20 @@ LOOK_S = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """What one rank has to know to be in a group. Plain values: engines are told over a socket."""
+    """Settings of one rank in a group. Plain values: engines are told over a socket."""
 
     name: str
     """No other group of this store has it."""
     host: str
     port: int
-    """Of the store."""
+    """Port of the store."""
     rank: int
     size: int
     address: str
-    """Of this rank's machine, as the others reach it."""
+    """Address of this rank's machine, as the others reach it."""
     backend: Backend
     deadline_s: float
-    """For all ranks to be there, and again for each bucket."""
+    """Deadline for all ranks to be there, and again for each bucket."""
 
 
 def store_at(host: str, *, deadline_s: float) -> TCPStore:
@@ -165,7 +165,7 @@ class Group:
             threading.Thread(target=lambda: held.pop().abort(), name=name, daemon=True).start()
 
     def _device(self) -> torch.device:
-        """Return where buckets have to be."""
+        """Return the device on which buckets have to be."""
         if self.meeting.backend == "gloo":
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())

@@ -21,11 +21,11 @@ class MemoryFile:
         self.descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
         self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
-        """Where processes of the same user find it, while this object lives."""
+        """Path at which processes of the same user find it, while this object lives."""
 
     @property
     def size_bytes(self) -> int:
-        """Return how much has been written."""
+        """Number of bytes written."""
         return os.fstat(self.descriptor).st_size
 
     @classmethod

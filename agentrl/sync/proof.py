@@ -19,21 +19,21 @@ from torch import Tensor
 from agentrl.policy import ScoreRequest, Scores
 
 TRIES = 2
-"""How often an engine is given weights before it is replaced."""
+"""Number of times an engine is given weights before it is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the trainer says of fixed tokens."""
+    """Trainer's log-probs of fixed tokens."""
 
     token_ids: tuple[int, ...]
-    """At least two; the first one is given."""
+    """Token ids, at least two; the first one is given."""
     logprobs: tuple[float, ...]
-    """Of every token but the first, in nats, at temperature 1."""
+    """Log-probs of every token but the first, in nats, at temperature 1."""
     max_gap: float
-    """How far an engine may be from any of them, in nats."""
+    """Largest gap that an engine may have to any of them, in nats."""
     deadline_s: float
-    """For the weights to be loaded, and again for the tokens to be scored."""
+    """Deadline for the weights to be loaded, and again for the tokens to be scored."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs) + 1 or not self.logprobs:
@@ -43,7 +43,7 @@ class Proof:
             )
 
     def request(self, id: str) -> ScoreRequest:
-        """Return what an engine is asked."""
+        """Return the score request that an engine is asked."""
         return ScoreRequest(id=id, prompt=self.token_ids[:1], token_ids=self.token_ids[1:])
 
 
@@ -66,7 +66,7 @@ class Provable(Mapping[str, Tensor]):
 
 
 def complaint(proof: Proof, scores: Scores, *, version: int) -> str | None:
-    """Return what is wrong with the scores of an engine that was given weights; None if nothing."""
+    """Return the fault in the scores of an engine that was given weights; None if there is none."""
     if scores.version != version:
         return f"it scores with version {scores.version} after it was given version {version}"
     if len(scores.logprobs) != len(proof.logprobs):
@@ -86,12 +86,13 @@ def complaint(proof: Proof, scores: Scores, *, version: int) -> str | None:
 
 
 Verdict = Literal["proven", "wrong", "broken"]
-"""Of one try; `broken` is an engine that failed, or missed a deadline, in loading or in scoring."""
+"""Verdict of one try. `broken` is an engine that failed, or missed a deadline, in loading or in
+scoring."""
 Move = Literal["keep", "try again", "replace"]
 
 
 def next_move(verdict: Verdict, *, tries: int) -> Move:
-    """Return what to do after so many tries with one engine.
+    """Return the next move after so many tries with one engine.
 
     Before another try it goes back to the last good weights. One that is broken may never answer
     again, so that nothing more is asked of it.

@@ -27,7 +27,7 @@ KINDS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What the format calls the types that weights have."""
+"""Type names of the format, by the types that weights have."""
 
 
 def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -44,39 +44,39 @@ def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """What has to be known of a tensor before it is there."""
+    """Shape and type of a tensor, before it is there."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def numel(self) -> int:
-        """Return how many numbers it has."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """Return how long it is."""
+        """Size in bytes."""
         return self.numel * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where tensors lie in a file of safetensors, none of them shared."""
+    """Layout of tensors in a file of safetensors, none of them shared."""
 
     header: bytes
-    """What comes before them."""
+    """Bytes before the tensors."""
     tensors: Mapping[str, Shaped]
-    """In the order in which they are written."""
+    """Tensors in the order in which they are written."""
     starts: Mapping[str, int]
-    """Where each begins, in bytes from the beginning of the file."""
+    """Start of each, in bytes from the beginning of the file."""
     size_bytes: int
 
     @classmethod
     def of(
         cls, tensors: Mapping[str, Shaped], *, said: Mapping[str, str] | None = None
     ) -> "Layout":
-        """Return how tensors lie; `said` goes into the header.
+        """Return the layout of tensors; `said` goes into the header.
 
         Raises `ValueError` for a type that no weight has.
         """
@@ -113,7 +113,7 @@ class Laid:
 
 
 def laid(weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> Laid:
-    """Return how weights lie in a file of safetensors; nothing is copied.
+    """Lay weights out as in a file of safetensors; nothing is copied.
 
     `said` goes into the header. What shares its storage is there once, under its first name.
     Raises `ValueError` for a type that no weight has.
@@ -146,8 +146,8 @@ def write_safetensors(
 
 
 def header_of(source: Path | bytes) -> dict[str, str]:
-    """Return what was `said` in a file of safetensors, or in the bytes of one; nothing for a folder
-    and for what is no such file."""
+    """Return the entries `said` in a file of safetensors, or in the bytes of one. Empty for a
+    folder and for what is no such file."""
     if isinstance(source, Path):
         try:
             with safe_open(source, framework="pt") as file:

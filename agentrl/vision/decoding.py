@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import PIL.Image
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")
-"""What is read. Pillow knows forty more, one of which starts a program."""
+"""Formats that are read. Pillow knows forty more, one of which starts a program."""
 MAX_BYTES: Final = 16 * 2**20
-"""Of one encoded picture."""
+"""Bytes of one encoded picture."""
 MAX_PIXELS: Final = 2**24
-"""Of one picture: 5120 x 2880 and a little more. In colours they are 48 MiB."""
+"""Pixels of one picture: 5120 x 2880 and a little more. In colours they are 48 MiB."""
 MAX_SCANS: Final = 100
-"""Of one JPEG, each of which goes over the whole picture; files that are not made up have ten."""
+"""Scans of one JPEG, each over the whole picture; files that are not made up have ten."""
 _SCAN = b"\xff\xda"
 
 

@@ -33,17 +33,17 @@ class Features:
 
     @property
     def nbytes(self) -> int:
-        """Return how much memory they take."""
+        """Size in memory, in bytes."""
         return sum(part.nbytes for part in (self.embeddings, *self.deep))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """What one sequence of a forward pass shows."""
+    """Images of one sequence in a forward pass."""
 
     line: int
     places: Tensor
-    """Where on its line each of its tokens stands; it may share them with other sequences."""
+    """Places of its tokens on its line; it may share them with other sequences."""
     spans: tuple[ImageSpan, ...]
     """Its images among its own tokens."""
     processor: ImageProcessor | None
@@ -65,7 +65,8 @@ def sees(model: PreTrainedModel) -> bool:
 
 
 def features_of(eye: Any, images: Sequence[Patches]) -> list[Features]:
-    """Return what the vision tower makes of images. `eye` is the model below the head."""
+    """Return the features that the vision tower makes of images. `eye` is the model below the
+    head."""
     device = next(eye.visual.parameters()).device
     values = torch.from_numpy(np.concatenate([image.values for image in images])).to(device)
     grids = torch.tensor([image.grid for image in images], device=device)
@@ -98,7 +99,7 @@ def rope_positions(
 def reading(
     model: Any, inputs: Tensor, shown: Sequence[Shown], positions: Tensor | None = None
 ) -> dict[str, Any]:
-    """Return what the text half is called with to read `inputs` (lines, length) with images.
+    """Return the text half's keyword arguments to read `inputs` (lines, length) with images.
 
     `positions` are those of text alone, from 0 in every line by default. An image that several
     sequences show is computed once.

@@ -18,7 +18,7 @@ from agentrl.thread import in_thread
 from agentrl.vision.decoding import decode_image, read_size
 
 KEPT_BYTES = 256 * 2**20
-"""Of patches, and of what a model makes of them. A screenshot of one megapixel is 24 MB."""
+"""Bytes of patches and features that are kept. A screenshot of one megapixel is 24 MB."""
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class Patches:
 
 
 class Kept(Generic[T]):
-    """What was made of the images seen last, up to so many bytes, the images' among them. Safe
-    between threads."""
+    """Cache of values made from the images seen last, up to so many bytes, the images' among them.
+    Safe between threads."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Kept(Generic[T]):
         self._lock = Lock()
 
     def of(self, image: Image) -> T:
-        """Return what is made of an image; the one just made stays, however large."""
+        """Return the value made of an image; the one just made stays, however large."""
         with self._lock:
             if image in self._held:
                 self._held.move_to_end(image)
@@ -100,7 +100,7 @@ class ImageProcessor:
         self._counts = Kept(self._counted)
 
     def tokens(self, image: Image) -> int:
-        """Return how many tokens an image is; only the head of the file is read.
+        """Return the number of tokens of an image; only the head of the file is read.
 
         Raises `EnvError` for bytes that are no image.
         """
@@ -118,7 +118,7 @@ class ImageProcessor:
 
     @property
     def most_tokens(self) -> int:
-        """How many tokens an image has at most."""
+        """Most tokens of an image."""
         area: int = (self._processor.patch_size * self._processor.merge_size) ** 2
         return max(1, self._processor.size["longest_edge"] // area)
 

@@ -15,7 +15,7 @@ from agentrl.registry import import_object
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
 """Those of agentrl, by name."""
 ENTRY_POINTS = "agentrl.dialects"
-"""Where a distribution names its own."""
+"""Entry-point group in which a distribution names its own."""
 OWN_DIALECT = (
     "write a dialect of your own and name it as policy.dialect: module:NAME (docs/chat.md)"
 )

@@ -50,7 +50,7 @@ def write(text: str, calls: Sequence[ToolCall]) -> str:
 
 
 def begin(tool: str) -> str:
-    """Return how a turn begins that calls this tool, or with no name any."""
+    """Return the beginning of a turn that calls this tool, or with no name any."""
     return f"{OPEN}\n{begin_call(tool, arguments_key='arguments')}"
 
 

@@ -24,7 +24,7 @@ from agentrl.message import ToolCall
 TAG = "<|python_tag|>"
 WANTED = 'Write {"name": "...", "parameters": {...}} and nothing after it'
 _ATTEMPT = re.compile(r'\{\s*"(name|parameters|type)"')
-"""How a turn without the tag begins when it is a call, and not an answer that is JSON."""
+"""Beginning of a turn without the tag that is a call, and not an answer that is JSON."""
 _ARGUMENTS = {"parameters", "arguments"}
 
 
@@ -45,7 +45,7 @@ def write(text: str, calls: Sequence[ToolCall]) -> str:
 
 
 def begin(tool: str) -> str:
-    """Return how a turn begins that calls this tool, or with no name any."""
+    """Return the beginning of a turn that calls this tool, or with no name any."""
     return begin_call(tool, arguments_key="parameters")
 
 
@@ -79,7 +79,7 @@ def _is_answer(text: str, at: int) -> bool:
 
 
 def _after_thinking(text: str, at: int) -> int:
-    """Return where the first word after leading white space and thinking blocks is."""
+    """Return the index of the first word after leading white space and thinking blocks."""
     while True:
         at = skip_space(text, at)
         closed = text.find(THOUGHT, at) if text.startswith(THINK, at) else -1

@@ -10,7 +10,7 @@ from agentrl.errors import ConfigError
 from agentrl.sync.adapters import Adapted
 
 FILE, SETTINGS, PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
-"""Where peft keeps an adapter, and what the names in there begin with."""
+"""Names of peft's adapter files, and prefix of the tensor names in them."""
 
 
 def write_adapter(weights: Adapted, folder: Path) -> None:

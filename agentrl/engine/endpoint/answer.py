@@ -1,4 +1,4 @@
-"""What a server is asked, and what its answers say; nothing in an answer is taken on trust.
+"""Requests to a server, and its answers; nothing in an answer is taken on trust.
 
 Tokens are ids in both directions. Text is never read: what it would be as tokens is not what was
 sampled.
@@ -17,11 +17,11 @@ from agentrl.policy import GenerateRequest, Sampling
 
 TopLogprobs = tuple[tuple[int, float], ...]
 MARK = "token_id:"
-"""How a server writes a token as its id, where it is asked for that."""
+"""Prefix of a token that a server writes as its id, where it is asked for that."""
 LEAST = -9000.0
 """Servers write less than this for what cannot be drawn: JSON has no infinity."""
 ROUNDING = 1e-4
-"""How far above 0 a log-prob may come out."""
+"""Largest excess of a log-prob over 0 that counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Piece:
     top_logprobs: tuple[TopLogprobs, ...] = ()
     finish: Literal["stop", "length"] | None = None
     cached_tokens: int | None = None
-    """Of the prompt; None where this part does not say."""
+    """Cached tokens of the prompt; None where this part does not say."""
 
 
 def sampled_body(
     request: GenerateRequest, context: Sequence[int], *, model: str, max_tokens: int
 ) -> dict[str, Any]:
-    """Return what is asked to go on from a context, which begins with the request's prompt.
+    """Return the request body to go on from a context, which begins with the request's prompt.
 
     Everything that shapes the distribution is said: servers take what is not from the model's
     `generation_config.json`. The seed is one for each place in a context: with one for all of them
@@ -63,7 +63,7 @@ def sampled_body(
 
 
 def scored_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict[str, Any]:
-    """Return what is asked to score all tokens of a prompt but the first, as logits have them."""
+    """Return the request body to score all prompt tokens but the first, as logits have them."""
     return {
         "model": model,
         "prompt": list(prompt),
@@ -106,7 +106,7 @@ class Reading:
         self._saw_prompt = False
 
     def piece(self, event: Any) -> Piece:
-        """Return what an event of a stream, or a whole answer, says was sampled.
+        """Return the sampled part in an event of a stream, or in a whole answer.
 
         Raises `ConfigError` for what no server that can be trained from says, `Unanswered` where
         the server gives up.
@@ -132,7 +132,7 @@ class Reading:
         return Piece(tokens, logprobs, tops, finish, cached)
 
     def scores(self, answer: Any) -> list[dict[int, float]]:
-        """Return what is said of every token of the prompt but the first: log-probs by token."""
+        """Return the log-probs by token of every token of the prompt but the first."""
         choices = _mapping(answer).get("choices") or [{}]
         choice = _mapping(choices[0])
         self._see_prompt(choice)

@@ -52,13 +52,13 @@ class Held:
     """A version of the weights at the server."""
 
     name: str
-    """What requests call it."""
+    """Name of the version in requests."""
     version: int
     folder: Path | None = None
-    """Of the adapter; None for the base alone."""
+    """Folder of the adapter; None for the base alone."""
     proof: Proof | None = None
     losses: int = 0
-    """How often the server had forgotten it."""
+    """Number of times the server had forgotten it."""
 
 
 class CompletionsEngine(Closing):
@@ -122,7 +122,7 @@ class CompletionsEngine(Closing):
         return flight.completion()
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens, all under one version.
+        """Score tokens with the weights, all under one version.
 
         Raises `ValueError` for what a server does not tell: entropies, whole distributions, and
         scores under a temperature, top-k or top-p; else as `generate` does.
@@ -281,7 +281,7 @@ class CompletionsEngine(Closing):
                 await self._found_again(held, losses, error, patience)
 
     async def _scores(self, request: ScoreRequest, held: Held) -> Scores:
-        """Return what one version says, whether or not it is the newest."""
+        """Return the scores of one version, whether or not it is the newest."""
         whole, at = request.prompt + request.token_ids, len(request.prompt)
         reading = Reading(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
         body = scored_body(whole, model=held.name, top_logprobs=request.top_logprobs)

@@ -15,17 +15,17 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """What has been sampled of one request."""
+    """Tokens sampled so far for one request."""
 
     request: GenerateRequest
     max_tokens: int
-    """What budget and context leave room for."""
+    """Tokens that budget and context leave room for."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
     top_logprobs: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
     cached_tokens: int | None = None
-    """Of the prompt, when it was first asked for; None where the server does not say."""
+    """Cached tokens of the prompt at its first request; None where the server does not say."""
     finish: FinishReason | None = None
 
     @property
@@ -67,7 +67,7 @@ class Flight:
         return "length" if len(self.tokens) >= self.max_tokens else None
 
     def completion(self) -> Completion:
-        """Return what there is, as the answer to the request."""
+        """Return the completion so far, as the answer to the request."""
         return Completion(
             token_ids=tuple(self.tokens),
             logprobs=tuple(self.logprobs),
@@ -88,7 +88,7 @@ class Errand(Generic[R]):
         self._ended = False
 
     async def run(self) -> R | None:
-        """Return what came of it, or None where it was ended; a cancelled caller hangs up."""
+        """Return the result, or None where it was ended; a cancelled caller hangs up."""
         while not self._ended:
             asking = self._asking = asyncio.create_task(self._ask(), name="agentrl-endpoint")
             try:

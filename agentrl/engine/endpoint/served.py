@@ -1,4 +1,4 @@
-"""What a server is, found out by asking before anything is sampled for training."""
+"""Checks of a server, made by asking it before anything is sampled for training."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""What can be said of a server that somebody else started."""
+"""Settings of a server that somebody else started."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class ServerSettings:
     adapters: Path
     """Folder in which adapters are written, and from which the server reads them."""
     vocabulary: int
-    """Of the model: no other token ids are believed."""
+    """Vocabulary size of the model: no other token ids are believed."""
     context_tokens: int
     samplings: tuple[Sampling, ...] = (Sampling(),)
     """Distributions that will be asked for."""
@@ -33,7 +33,7 @@ class ServerSettings:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Return where it is."""
+        """Endpoint of the server."""
         return Endpoint(
             url=self.url,
             model=self.model,

@@ -42,10 +42,10 @@ from agentrl.sync.stream import write_safetensors
 from agentrl.thread import in_thread
 
 PIECE_BYTES = 2**24
-"""Of weights, in one frame. Ten seconds of a slow network."""
+"""Bytes of weights in one frame. Ten seconds of a slow network."""
 LOOPBACK = "127.0.0.1"
 CLOSE_S = 10.0
-"""How long a server has to end what is in flight."""
+"""Seconds that a server has to end requests in flight."""
 
 
 async def connect(
@@ -101,7 +101,7 @@ class RemoteEngine(Closing):
         self._heard_s = asyncio.get_running_loop().time()
         self._broken: str | None = None
         self._kind: type[EngineError] = EngineError
-        """Of what requests fail with: lost, unless we have closed it."""
+        """Error that requests fail with: lost, unless we have closed it."""
         self._closing = False
         self._tasks = (
             asyncio.create_task(self._listen(), name="agentrl-engine-answers"),
@@ -192,7 +192,7 @@ class RemoteEngine(Closing):
         return read_completion(answer)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens.
+        """Score tokens with the weights.
 
         Raises as `generate` does, and `ConfigError` for an engine that cannot score.
         """

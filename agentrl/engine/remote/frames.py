@@ -19,9 +19,10 @@ from agentrl.json_limits import JsonLimits, read_json
 PROTOCOL = 4
 """Both sides speak the same one, or not at all."""
 HEAD_LIMITS = JsonLimits()
-"""Of what a client and a server say that know each other. Numbers by the thousand are in bodies."""
+"""Limits of a head between a client and a server that know each other. Numbers by the thousand are
+in bodies."""
 GREETING_LIMITS = JsonLimits(text_bytes=2**12, depth=4, values=64)
-"""Of what is said before the key is proved."""
+"""Limits of a head before the key is proved."""
 _LENGTHS = struct.Struct("<IQ")
 
 
@@ -77,12 +78,12 @@ async def read_frame(
 
 
 def new_nonce() -> str:
-    """Return what a client has to answer with `proof`, once."""
+    """Return a nonce that a client has to answer with `proof`, once."""
     return secrets.token_hex(32)
 
 
 def proof(key: bytes, nonce: str) -> str:
-    """Return what only who has the key can say about a nonce; the key itself never travels."""
+    """Return the HMAC of a nonce, which proves the key; the key itself never travels."""
     return hmac.new(key, nonce.encode(), hashlib.sha256).hexdigest()
 
 

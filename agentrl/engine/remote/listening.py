@@ -28,7 +28,7 @@ class ListeningProcess:
         self._writer = writer
         self._log = log
         self.address = address
-        """Where it listens: host:port."""
+        """Address at which it listens: host:port."""
         self.key = key
 
     @classmethod

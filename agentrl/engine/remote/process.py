@@ -23,11 +23,11 @@ from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, pa
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
 STOP_S = 15.0
-"""How long a process has to release its engine before it is killed."""
+"""Seconds that a process has to release its engine before it is killed."""
 END_S = 5.0
-"""How long one has to end whose engine could not be had."""
+"""Seconds that a process has to end whose engine could not be had."""
 LOG_BYTES = 4_000
-"""Of what a process has written, shown when it fails."""
+"""Bytes of a process's output that are shown when it fails."""
 
 
 class EngineProcess:
@@ -79,7 +79,7 @@ class EngineProcess:
 
     @property
     def name(self) -> str:
-        """Return what it is called in errors."""
+        """Name of the process in errors."""
         return f"process {self.pid}"
 
     @property
@@ -135,9 +135,9 @@ class ProcessEngine(ReplacedEngine):
 
 
 CONFIG_ERROR = 78
-"""How a process ends that cannot make its engine for a reason of configuration (`EX_CONFIG`)."""
+"""Exit status of a process that cannot make its engine due to configuration (`EX_CONFIG`)."""
 CONFIG_MARK = "agentrl.ConfigError: "
-"""What it writes before the reason."""
+"""Prefix of the reason in its output."""
 
 
 async def spawn(

@@ -37,7 +37,7 @@ class Versioned:
 
     @property
     def proof(self) -> Proof | None:
-        """Return what they say of fixed tokens, if that is known."""
+        """Log-probs of fixed tokens under the weights, if they are known."""
         return self.weights.proof if isinstance(self.weights, SharedWeights) else None
 
 
@@ -79,7 +79,7 @@ async def take(
 async def _tried(
     served: Taking, given: Versioned, proof: Proof | None, *, deadline_s: float
 ) -> tuple[Verdict, str]:
-    """Return how an engine takes weights, and what is wrong with it then."""
+    """Load weights into an engine and score with them; return the verdict and the reason for it."""
     doing = "loading"
     try:
         async with asyncio.timeout(deadline_s):

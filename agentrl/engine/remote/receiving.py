@@ -15,7 +15,7 @@ from agentrl.thread import in_thread
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What came in one group: a file of safetensors in memory."""
+    """Weights received in one group: a file of safetensors in memory."""
 
     name: str
     file: MemoryFile

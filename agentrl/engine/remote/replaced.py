@@ -23,11 +23,11 @@ from agentrl.thread import in_thread
 
 @runtime_checkable
 class Served(Protocol):
-    """What serves one engine to us: a process here, an actor elsewhere."""
+    """Server of one engine: a process here, an actor elsewhere."""
 
     @property
     def name(self) -> str:
-        """Return what it is called in errors."""
+        """Name of the server in errors."""
         ...
 
     @property
@@ -66,16 +66,16 @@ class ReplacedEngine(Closing):
         self._served: Served | None = None
         self._starting: asyncio.Task[Served] | None = None
         self._held: Versioned | None = None
-        """What a replacement is given."""
+        """Weights for a replacement."""
         self._condemned: Served | None = None
-        """What lives and is not to be asked any more."""
+        """Server that lives and is not to be asked any more."""
         self._went_back = 0
         self._paused = False
         self._waiting: dict[str, asyncio.Future[None]] = {}
         """Requests that wait for a replacement, by their ids."""
         self._open = True
         self.spreader: Spreader | None = None
-        """Where weights come from by broadcast; without one the engine reads them itself."""
+        """Source of weights by broadcast; without one the engine reads them itself."""
 
     @abstractmethod
     async def start(self) -> Served:
@@ -92,12 +92,12 @@ class ReplacedEngine(Closing):
 
     @property
     def went_back(self) -> int:
-        """Return how often an engine has disproved new weights and been given the last good."""
+        """Number of times an engine has disproved new weights and been given the last good."""
         return self._went_back
 
     @property
     def served(self) -> Served | None:
-        """Return what serves the engine, or None while there is none."""
+        """Server of the engine, or None while there is none."""
         return self._served
 
     @property
@@ -113,14 +113,14 @@ class ReplacedEngine(Closing):
         return await served.engine.generate(request)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens; see `RemoteEngine.score`. One that waits for a
+        """Score tokens with the weights; see `RemoteEngine.score`. A request that waits for a
         replacement ends as in `generate`."""
         if (served := await self._awaited(request.id)) is None:
             return Scores(logprobs=(), version=self.version)
         return await served.engine.score(request)
 
     async def _awaited(self, request_id: str) -> Served | None:
-        """Return what a request is asked of, or None where it is ended before that is there."""
+        """Wait for a server for a request; return None where it is ended before there is one."""
         if (served := self._alive()) is not None:
             return served
         ended = self._waiting[request_id] = asyncio.get_running_loop().create_future()
@@ -226,7 +226,7 @@ class ReplacedEngine(Closing):
     # --- replacement ------------------------------------------------------------------------------
 
     def _alive(self) -> Served | None:
-        """Return what serves the engine and can be asked, or None."""
+        """Return the server of the engine if it can be asked, or None."""
         served = self._served
         return served if served is not None and served.is_open and not self._is_given_up() else None
 
@@ -234,7 +234,7 @@ class ReplacedEngine(Closing):
         return self._served is not None and self._served is self._condemned
 
     async def _ready(self) -> Served:
-        """Return what serves the engine and lives, starting it where there is none."""
+        """Return a live server of the engine, starting one where there is none."""
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
         if (served := self._alive()) is not None:

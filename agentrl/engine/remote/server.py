@@ -49,7 +49,7 @@ from agentrl.thread import in_thread
 HELLO_S = 30.0
 SILENCE_S = 60.0
 ERROR_CHARACTERS = 4_000
-"""Of what went wrong; an answer's head has limits."""
+"""Characters of an error text; an answer's head has limits."""
 
 
 class EngineServer(Closing):
@@ -72,7 +72,7 @@ class EngineServer(Closing):
         # Pauses, loads and resumes are done in the order in which they were asked for.
         self._turn = asyncio.Lock()
         self.base: Base | None = None
-        """What adapters are added to, if any are sent; it stays when a client goes."""
+        """Base that adapters are added to, if any are sent; it stays when a client goes."""
         self.pausing: set[int] = set()
         """The clients that hold the engine paused."""
         self._receiver = Receiver()
@@ -113,12 +113,12 @@ class EngineServer(Closing):
 
     @property
     def engine(self) -> PolicyEngine:
-        """Return what is served."""
+        """Engine that is served."""
         return self._engine
 
     @property
     def key(self) -> bytes:
-        """Return what a client must have."""
+        """Key that a client must have."""
         return self._key
 
     @property
@@ -128,12 +128,12 @@ class EngineServer(Closing):
 
     @property
     def receiver(self) -> Receiver:
-        """Return what takes weights that are broadcast."""
+        """Receiver of weights that are broadcast."""
         return self._receiver
 
     @property
     def turn(self) -> asyncio.Lock:
-        """Return what whoever changes the engine holds."""
+        """Lock to hold while changing the engine."""
         return self._turn
 
 
@@ -325,7 +325,7 @@ class _Connection:
         return Frame({})
 
     def _given(self, frame: Frame) -> Path | bytes | MemoryFile:
-        """Return where weights are, or those that have come."""
+        """Return the path of weights, or those that have come."""
         if (name := frame.head.get("received")) is not None:
             received, self._received = self._received, None
             if received is None or received.name != name:
@@ -337,7 +337,7 @@ class _Connection:
         return sent
 
     def _state(self) -> dict[str, Any]:
-        """Return what every answer says of the engine."""
+        """Return the state of the engine that is in every answer."""
         base = self._server.base
         return {"version": self._engine.version, "base": None if base is None else base.id}
 
@@ -355,7 +355,7 @@ def _read(given: Path | bytes) -> Mapping[str, Tensor]:
 
 
 def _over(base: Base | None, given: Path | bytes) -> Weights:
-    """Return what was given as an engine takes it; adapters with their base."""
+    """Return given weights in the form an engine takes; adapters with their base."""
     said = header_of(given)
     if MARK in said:
         return unpacked(_read(given), said, base)

@@ -15,19 +15,19 @@ from agentrl.sync.proof import Proof, Provable
 
 
 class Shared:
-    """What is in a file in memory, which goes with this object and whoever else has it."""
+    """File in memory, which goes with this object and whoever else has it."""
 
     def __init__(self, file: MemoryFile) -> None:
         self._file = file
 
     @property
     def path(self) -> Path:
-        """Return where it is."""
+        """Path of the file."""
         return self._file.path
 
     @property
     def size_bytes(self) -> int:
-        """Return how long it is."""
+        """Size of the file, in bytes."""
         return self._file.size_bytes
 
 
@@ -52,7 +52,7 @@ class SharedWeights(Shared):
         self.base = None if adapted is None else _shared_base(adapted.base)
         super().__init__(MemoryFile.of(tensors, said))
         self.proof: Proof | None = weights.proof if isinstance(weights, Provable) else None
-        """What who has taken them is asked."""
+        """Proof that engines with these weights are checked against."""
 
 
 _BASES: WeakKeyDictionary[Base, SharedBase] = WeakKeyDictionary()
@@ -76,11 +76,11 @@ def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
 
 
 def missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBase | None:
-    """Return what an engine has to be given before it can take weights; None if nothing."""
+    """Return the base to give an engine before it can take weights; None if it needs none."""
     base = weights.base if isinstance(weights, SharedWeights) else None
     return base if base is not None and base.id != engine.base else None
 
 
 def path_of(weights: Path | SharedWeights) -> Path:
-    """Return where weights are."""
+    """Return the path of weights."""
     return weights.path if isinstance(weights, SharedWeights) else weights

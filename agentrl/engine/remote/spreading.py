@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentrl.engine.remote.proving import Taking
 
 TRIES = 2
-"""How often the same engines are tried: a connection may break and nobody have died."""
+"""Number of tries with the same engines: a connection may break and nobody have died."""
 
 
 class Spreader:
@@ -55,7 +55,7 @@ class Spreader:
         self._arrived: dict[RemoteEngine, tuple[SharedWeights, str]] = {}
         self._turn = asyncio.Lock()
         self.groups = 0
-        """How many have been formed."""
+        """Number of groups that have been formed."""
 
     async def spread(
         self, weights: Mapping[str, Tensor], engines: Sequence[RemoteEngine]
@@ -100,7 +100,7 @@ class Spreader:
     async def _sent(
         self, row: ByteRow, engines: tuple[RemoteEngine, ...], backend: Backend, *, keeps: bool
     ) -> tuple[tuple[RemoteEngine, ...], str]:
-        """Return which engines have a row of bytes in the end, and the name of their group."""
+        """Send a row of bytes; return the engines that have it in the end, and the group's name."""
         tries = 0
         while engines:
             try:
@@ -181,7 +181,7 @@ class Spreader:
         return group
 
     async def _meetings(self, engines: tuple[RemoteEngine, ...], backend: Backend) -> list[Meeting]:
-        """Return what every rank of a new group is told, this one first."""
+        """Return the settings of every rank of a new group, this one first."""
         host = next((h for h in (e.ends[0] for e in engines) if not _is_loopback(h)), LOOPBACK)
         if host not in self._stores:
             self._stores[host] = await in_thread(store_at, host, deadline_s=self._deadline_s)
@@ -204,7 +204,7 @@ class Spreader:
 
 
 class Spread:
-    """What serves one engine, which takes weights from a spreader. For one load."""
+    """Server of one engine that takes weights from a spreader. For one load."""
 
     def __init__(self, served: "Taking", spreader: Spreader) -> None:
         self._served = served
@@ -212,7 +212,7 @@ class Spread:
 
     @property
     def name(self) -> str:
-        """Return what it is called in errors."""
+        """Name of the server in errors."""
         return self._served.name
 
     @property
@@ -226,7 +226,7 @@ class Spread:
 
 
 def _asked(first: Meeting, engines: Sequence[RemoteEngine]) -> list[Meeting]:
-    """Return what every rank is told, given what the first one is."""
+    """Return the settings of every rank, given those of the first one."""
     there = (engine.ends[1] for engine in engines)
     # Who is reached over the loopback is on this machine.
     addresses = (first.address if _is_loopback(address) else address for address in there)

@@ -72,7 +72,7 @@ class Unpacking:
 
 
 def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
-    """Return what asks for one turn."""
+    """Return the frame of a request for one turn."""
     packing = Packing()
     packing.add("prompt", IDS, request.prompt)
     images = _add_images(packing, request.images)
@@ -93,7 +93,7 @@ def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
 
 
 def read_request(frame: Frame, id: str) -> GenerateRequest:
-    """Return what was asked, under the id that the engine shall know it by."""
+    """Return the request in a frame, under the id that the engine shall know it by."""
     head, arrays = frame.head, Unpacking(frame)
     return GenerateRequest(
         id=id,
@@ -124,7 +124,7 @@ def _images(arrays: Unpacking, told: Sequence[Any]) -> tuple[ImageSpan, ...]:
 
 
 def completion_frame(completion: Completion, head: dict[str, Any]) -> Frame:
-    """Return what answers a request."""
+    """Return the frame that answers a request."""
     packing = Packing()
     packing.add("token_ids", IDS, completion.token_ids)
     packing.add("logprobs", NUMBERS, completion.logprobs)
@@ -150,7 +150,7 @@ def read_completion(frame: Frame) -> Completion:
 
 
 def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
-    """Return what asks for scores."""
+    """Return the frame of a request for scores."""
     packing = Packing()
     packing.add("prompt", IDS, request.prompt)
     packing.add("token_ids", IDS, request.token_ids)
@@ -169,7 +169,7 @@ def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
 
 
 def read_score(frame: Frame, id: str) -> ScoreRequest:
-    """Return what is to be scored, under the id that the engine shall know it by."""
+    """Return the score request in a frame, under the id that the engine shall know it by."""
     head, arrays = frame.head, Unpacking(frame)
     return ScoreRequest(
         id=id,
@@ -184,7 +184,7 @@ def read_score(frame: Frame, id: str) -> ScoreRequest:
 
 
 def scores_frame(scores: Scores, head: dict[str, Any]) -> Frame:
-    """Return what answers a request for scores."""
+    """Return the frame that answers a request for scores."""
     packing = Packing()
     packing.add("logprobs", NUMBERS, scores.logprobs)
     packing.add("entropies", NUMBERS, scores.entropies)

@@ -17,13 +17,14 @@ from agentrl.errors import ConfigError
 from agentrl.sync.adapters import Adapter
 
 NAME, NUMBER = "agentrl", 1
-"""Of the adapter. No folder is called so: it is never looked for, since it is always there."""
+"""Name and id of the adapter. No folder is called so: it is never looked for, since it is always
+there."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""For which vLLM has room."""
+"""Ranks for which vLLM has room."""
 
 
 def arguments(model: str, rank: int) -> dict[str, Any]:
-    """Return what vLLM is told so that it has adapters of a rank.
+    """Return vLLM's arguments for adapters of a rank.
 
     Of all modules that may have one, those of linear layers get it: what embeds and the head are
     computed as without. Raises `ConfigError` for a rank that is too high.
@@ -50,7 +51,7 @@ def _linear_parts(model: str) -> list[str]:
 
 
 def request() -> Any:
-    """Return what makes a request use the adapter."""
+    """Return the LoRA request with which a request uses the adapter."""
     from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
     return LoRARequest(lora_name=NAME, lora_int_id=NUMBER, lora_path=NAME)
@@ -94,7 +95,7 @@ def put(worker: Any, adapters: Mapping[str, Adapter]) -> None:
 
 
 def _theirs(model: Any, weight: str) -> str:
-    """Return what vLLM calls the module of a weight."""
+    """Return vLLM's name for the module of a weight."""
     from vllm.lora.utils import (  # pyright: ignore[reportMissingImports]
         parse_fine_tuned_lora_name,
     )

@@ -47,7 +47,7 @@ class Core:
         """
         check_release()
         self.images = _ready_to_see(str(settings.model), images)
-        """What cuts up images; None where the model takes none."""
+        """Image processor; None where the model takes no images."""
         rank = settings.adapter_rank
         if settings.sampler == "agentrl" or rank or self.images is not None:
             # Written for vLLM's first model runner. The second one, its default on GPUs, takes
@@ -104,7 +104,7 @@ class Core:
         self._flights: dict[str, AnyFlight] = {}
         self._adapter = adapters.request() if rank else None
         self._base: str | None = None
-        """Whose adapters there are."""
+        """Id of the base whose adapters there are."""
         self._put_adapters({})
         self._sampler.attach(self._engine)
 
@@ -192,7 +192,7 @@ class Core:
 
 
 def _sampler_of(settings: VllmSettings) -> "LogitsSampler | VllmSampler":
-    """Return what draws and scores tokens of the requests."""
+    """Return the sampler that draws and scores tokens of the requests."""
     if settings.sampler == "vllm":
         return VllmSampler()
     from agentrl.engine.vllm.draws import LogitsSampler

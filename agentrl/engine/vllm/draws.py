@@ -29,7 +29,7 @@ FLIGHTS: dict[str, Flight] = {}
 """Every flight of this process by the name its request carries. vLLM makes the processor itself,
 so there is no other way in."""
 PICKS: dict[str, Pick] = {}
-"""What was drawn last for each. vLLM may throw a draw away, so it counts when vLLM reports it."""
+"""Latest draw of each. vLLM may throw a draw away, so it counts when vLLM reports it."""
 
 
 class Draws(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]

@@ -104,7 +104,7 @@ class VllmEngine(Closing):
             self._forget(name)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights say of tokens, in one pass over them and their prompt.
+        """Score tokens with the weights, in one pass over them and their prompt.
 
         Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
         """

@@ -32,7 +32,7 @@ class Drawn:
     """vLLM's name of the request."""
     pick: Pick
     cached_tokens: int
-    """Of the request's prompt."""
+    """Cached tokens of the request's prompt."""
 
 
 @dataclass(frozen=True, slots=True)

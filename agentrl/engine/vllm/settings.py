@@ -1,4 +1,4 @@
-"""What can be said of a vLLM engine."""
+"""Settings of a vLLM engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class VllmSettings:
     model: Path | str
     """A Hugging Face folder with config and weights, or a name on the hub."""
     slots: int = 32
-    """How many requests are computed at once."""
+    """Number of requests computed at once."""
     context_tokens: int = 2048
     dtype: str = "auto"
     """`auto` is the model's own; or `float32`, `bfloat16`, `float16`."""
@@ -28,15 +28,15 @@ class VllmSettings:
     cache_bytes: int | None = None
     """Room for keys instead of a share; on a CPU, `CPU_CACHE_BYTES` unless set."""
     eager: bool = False
-    """Whether to go without CUDA graphs; on a CPU it always does."""
+    """True to go without CUDA graphs; on a CPU it always does."""
     prefix_cache: bool = True
     prefill_tokens: int | None = None
-    """At most so many tokens of prompts and samples in one step; vLLM's own choice unless set."""
+    """Most tokens of prompts and samples in one step; vLLM's own choice unless set."""
     adapter_rank: int | None = None
     """Room for vLLM's own adapters, of up to this rank; None merges adapters into the weights."""
     sampler: Literal["vllm", "agentrl"] = "vllm"
-    """Who draws tokens from vLLM's logits: its own sampler, or the local engine's, which tells
-    entropies and whole distributions, too, and draws the tokens that the local engine draws."""
+    """Sampler on vLLM's logits: vLLM's own, or the local engine's. The latter tells entropies and
+    whole distributions, too, and draws the tokens that the local engine draws."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 

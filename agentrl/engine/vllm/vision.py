@@ -37,7 +37,7 @@ MODELS = {
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
 }
-"""Where vLLM has each model that is shown images."""
+"""vLLM's module for each model that is shown images."""
 _IMAGE = "image"
 _NEEDS_TORCHVISION = "transformers.models.qwen2_vl.image_processing_qwen2_vl"
 
@@ -76,7 +76,7 @@ def prompt_of(
 
 
 class _Info(BaseProcessingInfo):  # pyright: ignore[reportUntypedBaseClass]
-    """What vLLM plans its memory with."""
+    """Image sizes that vLLM plans its memory with."""
 
     def __init__(self, context: Any, images: ImageProcessor) -> None:
         super().__init__(context)
@@ -89,7 +89,7 @@ class _Info(BaseProcessingInfo):  # pyright: ignore[reportUntypedBaseClass]
     def get_mm_max_tokens_per_item(
         self, seq_len: int, mm_counts: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return how many tokens an image has at most, where a context has `seq_len`."""
+        """Return the most tokens of an image, where a context has `seq_len`."""
         del mm_counts
         return {_IMAGE: min(self.images.most_tokens, seq_len)}
 

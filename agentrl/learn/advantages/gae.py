@@ -20,7 +20,7 @@ from agentrl.learn.whitening import whitened
 Level = Literal["token", "turn"]
 
 ReturnsFunction = Callable[[Sequence[Group]], list[Float[ndarray, " tokens"]]]
-"""What a critic should have said, per token of the mask, of groups that have its values."""
+"""Function from groups with critic values to the critic's targets, per token of the mask."""
 
 
 def gae(
@@ -81,7 +81,7 @@ def gae_returns(
 
 
 def returns_of(section: Section) -> ReturnsFunction:
-    """Return what a critic learns for an advantage: GAE's own returns, else undiscounted ones."""
+    """Return the target function of a critic: GAE's own returns, else undiscounted ones."""
     if not isinstance(section, GaeAdvantage):
         return gae_returns
     return partial(

@@ -18,7 +18,7 @@ from agentrl.learn.sample import Group, Sample
 from agentrl.learn.turns import discounted, on_turns, spoken_turns, turn_rewards
 
 Anchor = tuple[int, ...]
-"""What a turn was an answer to, as tokens."""
+"""Tokens that a turn answered."""
 
 Row = tuple[int, int]
 """A turn: the place of its trajectory in the group, and its index."""

@@ -26,7 +26,7 @@ def leave_one_out(rewards: Sequence[float]) -> Float[ndarray, " samples"]:
 
 
 def share_weights(shares: Int[ndarray, " segments"], weighting: Weighting) -> ndarray:
-    """Return what a segment weighs in each of the trajectories that share it, given how many do."""
+    """Return the weight of each segment in its trajectories, given the number that share it."""
     power = {"none": 0.0, "sqrt": 0.5, "uniform": 1.0}[weighting]
     return shares.astype(np.float64) ** -power
 

@@ -34,7 +34,7 @@ def normalised(weigh: CorrectionFunction, *, level: Level) -> PlannedCorrection:
 def mean_weight(
     applied: Float[Tensor, "rows width"], mask: Bool[Tensor, "rows width"], level: Level
 ) -> float:
-    """Return what weights are divided by; 1 where they are too small or there are none."""
+    """Return the divisor of the weights, their mean; 1 where it is too small or there are none."""
     counts = mask.sum(dim=-1)
     if not counts.any():
         return 1.0

@@ -1,4 +1,4 @@
-"""Who sees whom in a line of sequences that share prefixes, and the calls that compute it."""
+"""Ancestry in a line of sequences that share prefixes, as masks and as spans of attention calls."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -68,7 +68,7 @@ class Ancestry:
         )
 
     def mask(self, window: int | None = None) -> Bool[Tensor, "places places"]:
-        """Return which query (row) sees which key (column), at most `window` tokens back."""
+        """Return a mask of keys (columns) by query (row), at most `window` tokens back."""
         reach = self.longest if window is None else min(window, self.longest)
         if reach not in self._masks:
             places = torch.arange(len(self.ends), device=self.ends.device)

@@ -19,12 +19,12 @@ from agentrl.errors import ConfigError
 from agentrl.learn.layouts.ancestry import Across, Ancestry
 
 NAME = "agentrl_ancestry"
-"""Of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""
+"""Name of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""
 
 Kernel = Literal["split", "flex", "dense"]
 
 CPU_KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
-"""What `scaled_dot_product_attention` calls on CPU; unlike it, it returns log-sum-exps."""
+"""CPU kernel behind `scaled_dot_product_attention`; unlike it, it returns log-sum-exps."""
 
 _forward: Any = getattr(torch.ops.aten, CPU_KERNEL, None)
 _backward: Any = getattr(torch.ops.aten, f"{CPU_KERNEL}_backward", None)
@@ -33,7 +33,7 @@ Heads = Float[Tensor, "lines _heads _places _width"]
 
 
 def kernel_for(query: Heads, value: Heads, *, windowed: bool) -> Kernel:
-    """Return how attention is computed here; `windowed` says that not all ancestors are seen."""
+    """Return the attention kernel to use; `windowed` says that not all ancestors are seen."""
     if windowed:
         return "dense"
     if query.device.type == "cuda":
@@ -75,7 +75,7 @@ def attend(
 def reading(
     model: PreTrainedModel, ancestry: Ancestry, kernel: Kernel | None = None
 ) -> dict[str, Any]:
-    """Return what a decoder is called with so that its places see their ancestors only.
+    """Return the decoder's keyword arguments with which places see their ancestors only.
 
     The model keeps the attention function: for every other caller it is `sdpa`. Models that cannot
     take it get a mask.

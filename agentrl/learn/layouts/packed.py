@@ -18,18 +18,18 @@ class Packed:
 
     limit_tokens: int
     processor: ImageProcessor | None = None
-    """Of the policy's images, where it sees."""
+    """Image processor of the policy; None where it takes no images."""
 
     def limited(self, limit_tokens: int) -> "Packed":
         """Return the same layout with another limit."""
         return replace(self, limit_tokens=limit_tokens)
 
     def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return how many places the line has."""
+        """Return the number of places in the line."""
         return sum(forward_tokens(s.mask) for s in sequences)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return which sequences go together; `ConfigError` for one over the limit."""
+        """Return the sequence indices of each line; `ConfigError` for one over the limit."""
         lengths = [len(row) for row in read(sequences)]
         check_length(max(lengths, default=0), limit_tokens=self.limit_tokens)
         return pack(lengths, [0] * len(lengths), limit_tokens=self.limit_tokens)

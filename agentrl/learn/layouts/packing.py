@@ -1,4 +1,4 @@
-"""Which sequences go into which line, so that no line is longer than a budget."""
+"""Packing of sequences into lines that are no longer than a budget."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Unit:
 
 
 def pack(lengths: Sequence[int], shared: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
-    """Return which sequences go together, in lines of at most `limit_tokens`.
+    """Return the sequence indices of each line of at most `limit_tokens`.
 
     `shared` says how many tokens each sequence has in common with the one before it. A tree stays
     whole if it fits, and else falls apart where its branches part. The longest come first; each
@@ -52,6 +52,6 @@ def _units(lengths: Sequence[int], shared: Sequence[int], limit_tokens: int) -> 
 
 
 def _overlap(one: Unit, other: Unit, shared: Sequence[int]) -> int:
-    """Return how many tokens two units begin with in common."""
+    """Return the number of tokens that two units begin with in common."""
     first, second = sorted((one, other), key=lambda unit: unit.start)
     return min(shared[first.stop : second.start + 1])

@@ -23,18 +23,18 @@ class Padded:
 
     limit_tokens: int
     processor: ImageProcessor | None = None
-    """Of the policy's images, where it sees."""
+    """Image processor of the policy; None where it takes no images."""
 
     def limited(self, limit_tokens: int) -> "Padded":
         """Return the same layout with another limit."""
         return replace(self, limit_tokens=limit_tokens)
 
     def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return how many places the block has, padding included."""
+        """Return the number of places in the block, padding included."""
         return len(sequences) * max((forward_tokens(s.mask) for s in sequences), default=0)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return which sequences go together: see `plan`."""
+        """Return the sequence indices of each micro-batch: see `plan`."""
         return plan([forward_tokens(s.mask) for s in sequences], limit_tokens=self.limit_tokens)
 
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
@@ -73,7 +73,7 @@ def pad(rows: Sequence[ndarray]) -> ndarray:
 
 
 def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
-    """Return which sequences go together so that rows x widest is at most `limit_tokens`.
+    """Return the sequence indices of each micro-batch; rows x widest is at most `limit_tokens`.
 
     Longest first, and a new micro-batch begins where padding would cost more than another pass:
     more than `PADDING_TOKENS` and more than an eighth of what the micro-batch holds.
@@ -97,8 +97,8 @@ def shown_by(
     laid: Sequence[tuple[int, Int[ndarray, " _"]]],
     processor: ImageProcessor | None,
 ) -> tuple[Shown, ...]:
-    """Return what sequences show, each `laid` on a line at the places of the tokens that are
-    read."""
+    """Return the images of the sequences that show any. `laid` holds for each sequence its line and
+    the places of the tokens that are read."""
     found: list[Shown] = []
     for sequence, (line, places) in zip(sequences, laid, strict=True):
         spans = tuple(span for span in sequence.images if span.stop <= len(places))

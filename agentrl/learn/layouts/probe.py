@@ -1,4 +1,4 @@
-"""Whether a model computes the same in a layout as row by row."""
+"""Check that a model computes the same in a layout as row by row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from agentrl.learn.tokens import Layout
 from agentrl.message import ImageSpan
 
 SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
-"""What is tried: branches of three depths, and a sequence that shares nothing."""
+"""Sequences to try: branches of three depths, and one that shares nothing."""
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
-"""In nats, relative and absolute; of everything else `ROUGH`."""
+"""Relative and absolute tolerances by type, in nats; `ROUGH` for all others."""
 ROUGH = 5e-2
 
 

@@ -22,19 +22,19 @@ class Tree:
 
     limit_tokens: int
     processor: ImageProcessor | None = None
-    """Of the policy's images, where it sees."""
+    """Image processor of the policy; None where it takes no images."""
 
     def limited(self, limit_tokens: int) -> "Tree":
         """Return the same layout with another limit."""
         return replace(self, limit_tokens=limit_tokens)
 
     def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return how many places the line has, each shared prefix once."""
+        """Return the number of places in the line, each shared prefix once."""
         rows = read(sequences)
         return sum(map(len, rows)) - sum(sorted_by_prefix(rows).shared)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return which sequences go together; `ConfigError` for one over the limit."""
+        """Return the sequence indices of each line; `ConfigError` for one over the limit."""
         rows = read(sequences)
         check_length(max(map(len, rows), default=0), limit_tokens=self.limit_tokens)
         ordered = sorted_by_prefix(rows)

@@ -74,8 +74,8 @@ def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: Ordered) -> Trie:
 
 
 def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
-    """Return what a forward pass has to read of each sequence, the tokens of an image as a negative
-    number of its own: equal ids that show something else are not the same."""
+    """Return the tokens of each sequence that a forward pass has to read. Those of an image become
+    a negative number of its own: equal ids that show something else are not the same."""
     numbers: dict[Image, int] = {}
     return [_named(s, numbers) for s in sequences]
 

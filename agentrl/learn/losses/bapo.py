@@ -21,7 +21,7 @@ must not decide on which side they are."""
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the ratio is bounded."""
+    """Bounds of the ratio."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ def balance(
     *,
     counting: Literal["gradient", "value"],
 ) -> float:
-    """Return what positive tokens contribute over what negative ones do; infinite without those.
+    """Return the contribution of positive tokens over that of negative; infinite without those.
 
     A token contributes its ratio times the size of its credit. `gradient` leaves out what a bound
     takes the gradient from; `value` counts it at the bound.

@@ -1,4 +1,4 @@
-"""What the clipped losses share: the worse of the ratio as it is and as it is bounded."""
+"""Common part of the clipped losses: the worse of the ratio as it is and as it is bounded."""
 
 import torch
 from jaxtyping import Float

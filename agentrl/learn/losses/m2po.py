@@ -70,7 +70,8 @@ def _ranked(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
 def harmful(
     log_ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"]
 ) -> Bool[Tensor, "*shape"]:
-    """Return which tokens push their ratio further from 1: signed by each token's own advantage."""
+    """Return a mask of the tokens that push their ratio further from 1. The log-ratio is signed by
+    each token's own advantage."""
     return advantages.sign() * log_ratio > ROUNDING
 
 

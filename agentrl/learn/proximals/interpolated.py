@@ -12,7 +12,7 @@ from agentrl.learn.proximal import AnchorTokens, ProximalFunction
 
 
 def alpha(ages: Int[Tensor, "rows width"], *, lag: int = 1) -> Float[Tensor, "rows width"]:
-    """Return how far from behaviour to current the anchor lies.
+    """Return the position of the anchor on the way from behaviour (0) to current (1).
 
     It is (v_anchor - v_behaviour) / (v_current - v_behaviour) with the anchor `lag` versions before
     the trainer's: 0 for tokens that are as young as the anchor or younger, and 1 for those of the

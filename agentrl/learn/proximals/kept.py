@@ -20,7 +20,7 @@ from agentrl.learn.snapshot import Snapshots
 def anchor_of(
     section: AnyProximal, evidence: Evidence, needs: frozenset[Need] = frozenset()
 ) -> Anchor:
-    """Return what keeps the weights that a section names, if it names any.
+    """Return the anchor that keeps the weights of a section, if it names any.
 
     Raises `ConfigError` for a function of the user's that `needs` what only those sections keep.
     """

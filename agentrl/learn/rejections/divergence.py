@@ -59,8 +59,8 @@ def statistic(tokens: Mismatch, name: Statistic) -> Float[Tensor, "rows width"]:
 def within(
     tokens: Mismatch, *, name: Statistic, lower: float, upper: float
 ) -> Bool[Tensor, "rows width"]:
-    """Return which tokens are kept: for k1 those with `lower` <= ratio <= `upper`, else those whose
-    statistic is at most `upper`.
+    """Return the mask of the tokens that are kept. For k1 they are those with `lower` <= ratio <=
+    `upper`, else those whose statistic is at most `upper`.
 
     Source: verl's rollout rejection sampling with the bounds as its documentation states them. Its
     code holds them against k1, the logarithm of the inverse ratio, which differs unless they are

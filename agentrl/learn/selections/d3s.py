@@ -47,7 +47,7 @@ def d3s(
 def furthest_apart(
     values: Float[ndarray, " rows"], count: int, *, ties: Generator
 ) -> Int[ndarray, " chosen"]:
-    """Return which `count` of the values have the greatest variance, in their order.
+    """Return the indices of the `count` values with the greatest variance, in their order.
 
     Those are the smallest so many and the largest so many; every split is tried. Of splits that are
     equally good, the one with the most large values is taken.
@@ -68,7 +68,7 @@ def furthest_apart(
 def most_credit(
     scores: Float[ndarray, " tokens"], share: float, *, ties: Generator
 ) -> Bool[ndarray, " tokens"]:
-    """Return which tokens are the top `share` of all by score, at least one."""
+    """Return the mask of the top `share` of all tokens by score, at least one."""
     count = min(len(scores), max(1, rounded(share * len(scores))))
     kept = np.zeros(len(scores), dtype=bool)
     kept[np.lexsort((ties.permutation(len(scores)), -scores))[:count]] = True

@@ -1,4 +1,4 @@
-"""Which rank computes which sequences, so that all of them wait as little as possible."""
+"""Distribution of sequences over ranks, so that all of them wait as little as possible."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agentrl.learn.tokens import Layout, TokenSequence
 
 PROBES = 8
-"""How many limits are tried below the configured one; each halves the range."""
+"""Number of limits tried below the configured one; each halves the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +15,9 @@ class Split:
     each other's weights."""
 
     passes: tuple[tuple[tuple[int, ...], ...], ...]
-    """By rank and pass, which sequences; empty where a rank only takes part."""
+    """Indices of sequences by rank and pass; empty where a rank only takes part."""
     tokens: int
-    """What the split costs: the sum over passes of the tokens of the slowest rank."""
+    """Cost of the split: the sum over passes of the tokens of the slowest rank."""
 
 
 def rounds(costs: Sequence[int], *, ranks: int) -> tuple[tuple[int | None, ...], ...]:
@@ -44,7 +44,7 @@ def rounds(costs: Sequence[int], *, ranks: int) -> tuple[tuple[int | None, ...],
 
 
 def split(layout: Layout, sequences: Sequence[TokenSequence], *, ranks: int) -> Split:
-    """Return how ranks share the sequences: whole ones, in passes of at most the layout's limit.
+    """Split the sequences between ranks: whole ones, in passes of at most the layout's limit.
 
     The layout's own plan fills passes up to its limit, which may leave ranks without any. So the
     least limit is looked for that takes no more rounds, and of what was tried the cheapest wins.

@@ -17,7 +17,7 @@ from agentrl.sync.memory import InMemory, MemoryFile
 from agentrl.sync.stream import Layout, Shaped, bytes_of
 
 BUCKET_BYTES = 16 * 2**20
-"""Of all ranks together, under way at once."""
+"""Bytes of all ranks together that are under way at once."""
 
 
 def gathered(

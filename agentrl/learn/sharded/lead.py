@@ -38,12 +38,12 @@ class LeadingTrainer(Trainer):
             return super().weights()
 
     def judged_weights(self) -> Mapping[str, Tensor]:
-        """Return what is evaluated, whole and copied."""
+        """Return the weights that are evaluated, whole and copied."""
         with self._together("judged_weights"):
             return super().judged_weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Return what the weights say of tokens, with all ranks."""
+        """Return the log-probs of tokens, computed with all ranks."""
         with self._together("logprobs", tuple(token_ids)):
             return super().logprobs(token_ids)
 

@@ -1,4 +1,4 @@
-"""How the leading rank reaches the others, whoever started them."""
+"""Link from the leading rank to the others, whoever started them."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ class Link(Protocol):
         ...
 
     def blame(self) -> str | None:
-        """Return which rank has ended and what it said; None if all of them live."""
+        """Return a message that names an ended rank and its output; None if all of them live."""
         ...
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Link(Protocol):
 
 @runtime_checkable
 class Ground(Protocol):
-    """Where the other ranks are to run."""
+    """Launcher of the other ranks."""
 
     @property
     def host(self) -> str:

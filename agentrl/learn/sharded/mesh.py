@@ -45,7 +45,7 @@ class MeshRanks(Ranks):
         shard(cast(PreTrainedModel, model), self._mesh, precision=precision)
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
-        """Return what all ranks found, in the order of ranks."""
+        """Return the results of all ranks, in the order of ranks."""
         every: dict[K, V] = {}
         for part in self._gathered(_on_cpu(dict(found))):
             every |= part
@@ -58,7 +58,7 @@ class MeshRanks(Ranks):
         return summed
 
     def tallied(self, tally: Tally) -> Tally:
-        """Return what all ranks have counted."""
+        """Return the merged tally of all ranks."""
         return Tally.of(self._gathered(tally.numbers()))
 
     def add_gradients(self, module: nn.Module) -> None:
@@ -100,7 +100,7 @@ class MeshRanks(Ranks):
             )
 
     def broadcast(self, value: T | None) -> T:
-        """Return what the first rank gives. A collective."""
+        """Return the first rank's value. A collective."""
         shared: list[Any] = [value]
         dist.broadcast_object_list(shared, group=self._control, group_src=0)
         return shared[0]

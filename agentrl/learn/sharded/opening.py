@@ -1,4 +1,4 @@
-"""From a config to the trainer on several devices, wherever their processes come from."""
+"""Trainer on several devices from a config, wherever their processes come from."""
 
 from dataclasses import replace
 from pathlib import Path

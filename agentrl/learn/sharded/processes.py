@@ -25,9 +25,9 @@ from agentrl.learn.sharded.setup import Setup, follower, leave
 
 READY = "ready"
 END_S = 10.0
-"""How long a process has to end whose command line is gone before it is killed."""
+"""Seconds that a process has to end after its command socket is gone, before it is killed."""
 BLAME_S = 5.0
-"""How long is waited for a process to be seen as ended after something broke."""
+"""Seconds to wait for a process to be seen as ended after something broke."""
 LOG_BYTES = 4_000
 
 
@@ -64,7 +64,7 @@ class Processes:
             member.connection.send_bytes(data)
 
     def blame(self) -> str | None:
-        """Return which process has ended and what it wrote."""
+        """Return a message that names an ended process and its output; None if all of them live."""
         deadline = time.monotonic() + BLAME_S
         while True:
             for member in self._members:

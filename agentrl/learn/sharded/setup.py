@@ -1,4 +1,4 @@
-"""What a rank needs to know, and how it joins the others."""
+"""Setup of a rank, and its way to join the others."""
 
 import datetime
 from collections.abc import Callable
@@ -33,10 +33,10 @@ class Setup:
     rank: int
     size: int
     local_rank: int
-    """Which of its machine's devices it uses."""
+    """Index of its device on its machine."""
     host: str = ""
     port: int = 0
-    """Where the leading rank keeps the store that they meet at, if nobody else does."""
+    """Port of the store at which they meet; the leading rank keeps it, if nobody else does."""
 
     def of(self, *, rank: int, local_rank: int) -> "Setup":
         """Return the same for another rank."""

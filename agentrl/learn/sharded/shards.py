@@ -21,7 +21,7 @@ def write_shards(folder: Path, state: Mapping[str, Tensor], group: dist.ProcessG
 def read_shards(
     folder: Path, like: Mapping[str, Tensor], group: dist.ProcessGroup | None
 ) -> dict[str, Tensor]:
-    """Return what is in a folder, in the shards of `like` where it has something of that name.
+    """Return the tensors in a folder, in the shards of `like` where it has something of that name.
 
     Without a group everything is read whole, by this process alone.
     """

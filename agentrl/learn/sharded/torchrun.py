@@ -29,7 +29,7 @@ from agentrl.learn.sharded.setup import Setup, follower, leave
 
 SETUP = "setup"
 ASK_S = 60.0
-"""How long the store is asked at once."""
+"""Seconds of one wait at the store; it is repeated until there is an answer."""
 
 
 def meeting_point() -> Store:
@@ -89,7 +89,7 @@ def follow(launch: Launch) -> None:
 
 
 def awaited_setup(store: Store, launch: Launch) -> Setup:
-    """Return what this process is to be, once it is announced.
+    """Wait for the setup of this process, and return it.
 
     Raises `LearnError` where the store says something else.
     """
