@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection
 
 KNOCK_S = 10.0
-"""How long a cluster's address may take to be reached."""
+"""Seconds within which a cluster's address must be reached."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def connected(section: "ClusterSection") -> Generator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what Ray says went wrong, without the traces it appends."""
+    """Return Ray's error message, without the traces it appends."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

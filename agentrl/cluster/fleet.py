@@ -18,7 +18,7 @@ class Worker(Protocol):
     """One worker. What it is asked raises `WorkerDied` when it is gone."""
 
     async def call(self, number: int, method: Method, *arguments: Any) -> Any:
-        """Return what `EnvHost.call` returns there."""
+        """Return the result of `EnvHost.call` there."""
         ...
 
     async def cancel(self, number: int) -> None:

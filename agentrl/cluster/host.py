@@ -1,4 +1,4 @@
-"""What a worker does: it holds environments by number, and answers with values only.
+"""Host of a worker: it holds environments by number, and answers with values only.
 
 Whatever an environment raises travels as data, so that the other side can raise the same.
 """
@@ -75,7 +75,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """What environments take from the run they are made for."""
+    """Settings that environments take from the run they are made for."""
 
     sandbox: SandboxSettings
     run_id: str
@@ -143,7 +143,7 @@ class EnvHost:
 
     @property
     def held(self) -> int:
-        """Return how many environments there are."""
+        """Number of environments."""
         return len(self._envs)
 
     def _ended(self, number: int, call: "asyncio.Task[Any]") -> None:

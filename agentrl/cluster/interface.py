@@ -1,4 +1,4 @@
-"""Which network interface of this machine the others of a cluster reach."""
+"""Network interface of this machine that the others of a cluster reach."""
 
 import fcntl
 import os

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection
 
 CALLS_AT_ONCE = 10_000
-"""Of one actor; what holds trajectories back is `rollout.concurrency`."""
+"""Calls of one actor at once; `rollout.concurrency` is the limit on trajectories."""
 END_S = 60.0
 
 

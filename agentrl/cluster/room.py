@@ -13,13 +13,13 @@ class Wanted:
     """So many places that are alike."""
 
     what: str
-    """Whose places, in the plural."""
+    """Users of the places, in the plural."""
     count: int
     cpus: float
     gpus: float
     strategy: str
     keys: str
-    """Those to lower where there is no such room."""
+    """Config keys to lower where there is no such room."""
 
     def ask(self) -> Any:
         """Ask Ray for a placement group, so that a cluster may grow; who asks removes it."""
@@ -33,7 +33,7 @@ class Wanted:
         return placement_group(bundles, strategy=self.strategy)
 
     def refusal(self, *, within_s: float) -> ConfigError:
-        """Return what to say when it did not come."""
+        """Return the error for room that did not come."""
         return ConfigError(
             f"Ray found no room for {self.count} {self.what} of {self.cpus:g} CPUs and "
             f"{self.gpus:g} GPUs ({self.strategy}) within cluster.start_s = {within_s:g} s; "
@@ -42,7 +42,7 @@ class Wanted:
 
 
 def there() -> str:
-    """Return what the cluster has, and what of it is free."""
+    """Return a description of the cluster's resources, and of those that are free."""
     import ray
 
     has, free = ray.cluster_resources(), ray.available_resources()

@@ -7,7 +7,7 @@ from agentrl.env import Action, TurnRequest, TurnUsage
 from agentrl.message import Message, ToolCall
 
 NO_USAGE = TurnUsage(prompt_tokens=0, completion_tokens=0)
-"""Of an answer whose tokens nobody counted."""
+"""Usage of an answer whose tokens nobody counted."""
 AnswerFinish = Literal["stop", "length", "tool_calls"]
 
 

@@ -56,7 +56,7 @@ class Messages:
     """The protocol of `client.messages.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
-        """Return what a request asks."""
+        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         told = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not told:
@@ -150,7 +150,7 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _messages(told: Body) -> Iterator[Message]:
-    """Yield what one message says: answers of tools are blocks of a user's message here."""
+    """Yield the messages of one message; tool results are blocks of a user's message here."""
     role = role_of(told, "user", "assistant", "system")
     content = told.get("content")
     if isinstance(content, str):

@@ -12,13 +12,13 @@ from agentrl.thread import in_thread
 T = TypeVar("T")
 
 BUDGET_BYTES = 4 * LARGEST_BYTES
-"""Of all bodies that are being received or read; more wait, their bytes not taken in."""
+"""Limit on all bodies that are being received or read; more wait, their bytes not taken in."""
 RECEIVE_S = 60.0
-"""How long a body may take to arrive, once it is let in."""
+"""Seconds in which a body has to arrive, once it is let in."""
 SMALL_BYTES = 2**16
 """A body up to here is read at once, without a thread."""
 MOST_MARKS = 2_000_000
-"""Of a body: commas, opening brackets and escapes, which bound how long reading it takes."""
+"""Limit of a body's commas, opening brackets and escapes, which bound the time to read it."""
 
 
 class BodyReader:
@@ -35,7 +35,7 @@ class BodyReader:
     async def read(
         self, chunks: AsyncIterable[bytes], *, length: str | None, read: Callable[[Body], T]
     ) -> T:
-        """Return what `read` makes of a body; `length` is what its header says, where it does.
+        """Return the result of `read` for a body; `length` is its header's, where there is one.
 
         Raises `BadRequest` for a body that is too large or late, or no JSON object.
         """

@@ -61,7 +61,7 @@ class Chat:
     """The protocol of `client.chat.completions.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
-        """Return what a request asks."""
+        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not messages:

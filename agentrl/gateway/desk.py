@@ -1,4 +1,4 @@
-"""Where the questions of one episode's program wait, first for a taker and then for an answer."""
+"""Queue for the requests of one episode's program, first for a taker and then for an answer."""
 
 import asyncio
 from collections import deque
@@ -39,7 +39,7 @@ class Question:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the connections it came over have ended. A client that gives up asks again."""
+        """True when the connections it came over have ended. A client that gives up asks again."""
         return not self.waiters and not self.is_delivered
 
     @property

@@ -14,9 +14,9 @@ from agentrl.message import Content, Image, Message, Role, ToolCall
 
 Body = Mapping[str, Any]
 LARGEST_BYTES = 64 * 2**20
-"""Of a request's body; screenshots make large ones."""
+"""Limit of a request's body; screenshots make large ones."""
 MOST_CHARACTERS = 16 * 2**20
-"""Of all texts in a request's messages; the rest of a large body is images."""
+"""Limit on all texts in a request's messages; the rest of a large body is images."""
 BODY_LIMITS = JsonLimits(text_bytes=LARGEST_BYTES, values=200_000)
 
 NO_LIMITS = TurnRequest()
@@ -40,12 +40,12 @@ class Asked:
     """The program's name for the policy; given back, and of no other effect."""
     stream: bool = False
     stream_usage: bool = False
-    """Whether a stream ends with the usage, where the protocol leaves that to the program."""
+    """True to end a stream with the usage, where the protocol leaves that to the program."""
     after: str = ""
     """Id of the answer whose conversation comes before `messages`, where the protocol has that."""
     request: TurnRequest = NO_LIMITS
     is_retry: bool = False
-    """Whether the client says that it repeats a request that failed."""
+    """True when the client says that it repeats a request that failed."""
     key: str = ""
     """The client's own name for the request; the same one for the same request. Empty for none."""
 
@@ -266,7 +266,7 @@ RULES: Mapping[str, CallRule] = {"auto": "auto", "none": "none", "required": "re
 def tool_choice(
     told: Any, *, rule: CallRule | None, name: Any, tools: Sequence[ToolSchema]
 ) -> ToolChoice:
-    """Return what a `tool_choice` asks for: calls of the tool `name`, if that is a text, or `rule`.
+    """Return the choice of a `tool_choice`: calls of the tool `name`, if that is a text, or `rule`.
 
     Raises `BadRequest` where it says neither, and for a call of what the request does not offer.
     """
@@ -286,7 +286,7 @@ def tool_choice(
 def turn_request(
     *, max_tokens: Sequence[Any], stop: Any = None, choice: ToolChoice = AS_IT_LIKES
 ) -> TurnRequest:
-    """Return what a request sets, the smallest of several limits on tokens; None sets none."""
+    """Return the limits of a request, the smallest of several on tokens; None sets none."""
     limits = [limit for limit in max_tokens if limit is not None]
     for limit in limits:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:

@@ -61,7 +61,7 @@ class Responses:
     """The protocol of `client.responses.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
-        """Return what a request asks."""
+        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         told = body.get("input")
         asked = [Message("user", told)] if isinstance(told, str) else _messages(told)

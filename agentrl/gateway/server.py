@@ -40,7 +40,7 @@ _PROTOCOLS: dict[str, Dialect] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an episode's program has to know to ask."""
+    """Address and keys with which an episode's program sends requests."""
 
     url: str
     """Base URL for clients of Anthropic's protocol; OpenAI's want `/v1` behind it."""

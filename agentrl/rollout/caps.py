@@ -1,4 +1,4 @@
-"""How long a turn and a trajectory may be, as a schedule over training steps.
+"""Limits on the length of turns and trajectories, as a schedule over training steps.
 
 Short limits make the policy put its answer in few tokens, long ones let it explore again. Only what
 is begun at a step has its caps, for as long as it lives; nothing here has a state, so a run that is
@@ -16,7 +16,7 @@ from agentrl.scheduler import Order
 from agentrl.task import Task
 
 Wave = Literal["cosine", "stair", "stair_cosine"]
-"""How caps go from the most to the least and back: along a cosine; at once, the least first; or
+"""Course of caps from the most to the least and back: along a cosine; at once, the least first; or
 along a cosine with a quarter of the period at either end."""
 
 
@@ -58,7 +58,7 @@ class CapSchedule:
 
 
 def crest(wave: Wave, step: int, *, period_steps: int) -> float:
-    """Return how high a wave is at a step: 0 for the least, 1 for the most."""
+    """Return the height of a wave at a step: 0 for the least, 1 for the most."""
     # In eighths of a period, so that where one piece ends is no matter of rounding.
     at = 8 * (step % period_steps) / period_steps
     match wave:

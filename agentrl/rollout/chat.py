@@ -1,4 +1,4 @@
-"""What an episode asks of a chat format: messages to tokens and back."""
+"""Chat format as an episode uses it: messages to tokens and back."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ class TokenSegment(Protocol):
 
     @property
     def source(self) -> Source:
-        """Who made the tokens."""
+        """Source of the tokens."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class Chat(Protocol):
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
-        """What ends an assistant turn."""
+        """Token ids that end an assistant turn."""
         ...
 
     def opening(

@@ -1,4 +1,4 @@
-"""What a policy is shown before it acts: conversations of an environment's own gold player."""
+"""Demonstrations for a policy: conversations of an environment's own gold player."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from agentrl.seeds import derive
 from agentrl.task import Task
 
 ATTEMPTS = 3
-"""How often an episode is played whose world breaks; a wrong player breaks it each time."""
+"""Attempts at an episode whose environment breaks; a wrong player breaks it each time."""
 Play = Callable[[Env, Task], Awaitable[GoldEpisode]]
 
 

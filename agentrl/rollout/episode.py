@@ -66,7 +66,7 @@ _LONG_CHARACTERS = 2**14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits:
-    """When a trajectory is stopped, and how long anything in it may take."""
+    """Limits of a trajectory's length, and deadlines of its parts."""
 
     max_turns: int = 8
     max_turn_tokens: int = 256
@@ -76,7 +76,7 @@ class EpisodeLimits:
     turn_s: float = 600.0
     episode_s: float = 1800.0
     images: int | None = None
-    """How many of the last images stay in a context; None keeps all."""
+    """Number of the last images that stay in a context; None keeps all."""
 
 
 TopLogprobs = Sequence[tuple[tuple[int, float], ...]]
@@ -98,25 +98,25 @@ class Place:
     seconds: float = 0.0
     """Since the root began."""
     history: History | None = None
-    """What the environment saw and said, for replaying it."""
+    """Actions and fingerprints of the environment, for replaying it."""
     begun: tuple[int, ...] = ()
     """Tokens of the turn that are sampled already; they end the context."""
     request: TurnRequest | None = None
-    """Of the observation that the turn answers."""
+    """Request of the observation that the turn answers."""
     decided: bool = True
-    """Whether it is settled what branches here: a branch begins inside a boundary."""
+    """True when the branches here are decided; a branch begins inside a boundary."""
 
 
 class Boundaries(Protocol):
-    """Who is asked where a turn begins, and may branch there; see `agentrl.rollout.branching`."""
+    """Branch decisions at the start of turns; see `agentrl.rollout.branching`."""
 
     @property
     def top_logprobs(self) -> int:
-        """How many log-probs per token to ask for while probing."""
+        """Log-probs per token to request while probing."""
         ...
 
     def probe_tokens(self, turn: int) -> int:
-        """Return how many tokens to sample before `at_boundary`; they stay, whatever it does."""
+        """Return the number of tokens to sample before `at_boundary`, which never removes them."""
         ...
 
     async def at_boundary(self, place: Place, *, added_tokens: int, top: TopLogprobs) -> None:
@@ -142,18 +142,18 @@ class Episode:
     tree: Tree
     sample: int
     seed: int
-    """Of the environment and of the sampling noise."""
+    """Seed of the environment and of the sampling noise."""
     sampling: Sampling = field(default_factory=Sampling)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     clock: Callable[[], float] = time.monotonic
     env_seed: int | None = None
-    """Of the environment, where it is not `seed`."""
+    """Seed of the environment, where it is not `seed`."""
     begin: Place | None = None
     boundaries: Boundaries | None = None
     entropies: bool = False
-    """Whether the entropies of sampled tokens are asked for and kept."""
+    """True to request and keep the entropies of sampled tokens."""
     record: TrajectoryRecord | None = None
-    """Who keeps what happens, before anything else acts on it."""
+    """Record of each event, before anything else acts on it."""
     rebuilding: Rebuilding | None = None
     """Makes a world again that was lost; None, and the trajectory fails with it."""
 
@@ -164,16 +164,16 @@ class Episode:
     _tool_calls: int = 0
     _given_tokens: int = 0
     _left_tokens: int = 0
-    """Of the contexts that were left behind, less what was taken up again."""
+    """Tokens of the contexts that were left behind, less those that were taken up again."""
     _noise_seed: int = 0
-    """Of the sampling noise in the context that stands."""
+    """Seed of the sampling noise in the current context."""
     _asked: TurnRequest | None = None
-    """Of the observation that the next turn answers."""
+    """Request of the observation that the next turn answers."""
     _cached_tokens: int = 0
-    """Of the turn's prompt, as the engine counted its first request."""
+    """Cached tokens of the turn's prompt, as the engine counted its first request."""
     _history: History | None = None
     _exchange: tuple[Action, Step] | None = None
-    """What was done last, and what answered it."""
+    """Last action, and the step that answered it."""
 
     async def run(self) -> Leaf:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
@@ -195,7 +195,7 @@ class Episode:
 
     @property
     def added_tokens(self) -> int:
-        """Return how many tokens the episode has added to what it began with."""
+        """Number of tokens the episode has added to those it began with."""
         return self._left_tokens + len(self._context) - self._given_tokens
 
     @property
@@ -339,7 +339,7 @@ class Episode:
         return [segment for segment in (*segments, *opening) if segment.token_ids]
 
     async def _refusal(self, observation: Observation) -> str | None:
-        """Return why an observation cannot be shown to the policy; None when it can."""
+        """Return the reason an observation cannot be shown to the policy; None when it can."""
         if (size := _characters(observation)) > self._observation_limit:
             return (
                 f"the conversation has {size} characters more, and {self._observation_limit} are "

@@ -1,4 +1,4 @@
-"""What a step's trajectories cost and how they ended, as numbers for the metrics."""
+"""Metrics of a step's trajectories: their cost and their outcomes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

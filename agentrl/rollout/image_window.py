@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageNote:
-    """What stands in the place of an image."""
+    """Note that stands in the place of an image."""
 
     token_ids: tuple[int, ...]
     before: int
-    """How many tokens a template writes right before those of an image, and belong to it."""
+    """Number of tokens a template writes right before those of an image, and belong to it."""
     after: int
-    """How many it writes right after them."""
+    """Number of tokens it writes right after them."""
 
 
 @runtime_checkable

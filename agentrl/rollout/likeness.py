@@ -1,4 +1,4 @@
-"""How alike trajectories are: a policy that says the same to every task has learnt a template.
+"""Similarity of trajectories: a policy that says the same to every task has learnt a template.
 
 Measured on runs of sampled tokens, without looking at what they mean. Two trajectories share as
 much as their runs of four tokens do (Jaccard's measure).
@@ -17,7 +17,7 @@ _Runs = frozenset[tuple[int, ...]]
 
 
 def likeness_figures(trees: Sequence[Tree]) -> dict[str, float]:
-    """Return how alike the trajectories of one task are, and those of different tasks, from 0 to 1.
+    """Return the similarity of trajectories of one task, and of different tasks, from 0 to 1.
 
     Each is compared with the next of its tree, and with the one at its place in the next tree of
     another task: as many pairs as trajectories. Trajectories of fewer tokens than a run are left

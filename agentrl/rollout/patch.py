@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Writer(Protocol):
-    """Whatever can write what a policy would have sampled."""
+    """Writer of the tokens that a policy would have sampled."""
 
     def write(self, action: Action) -> tuple[int, ...]:
         """Return an action as the tokens of a turn, with the one that ends it."""
@@ -26,7 +26,7 @@ class Writer(Protocol):
 
 
 def asking(chat: "Chat", patch: Patch, *, ended: bool) -> tuple[int, ...]:
-    """Return what is put behind the policy's own turn to ask for its thought."""
+    """Return the tokens put behind the policy's own turn to ask for its thought."""
     segments = chat.reply((Message("user", patch.hint),), ended=ended)
     return tuple(token for segment in segments for token in segment.token_ids)
 
@@ -49,7 +49,7 @@ def forced_tokens(chat: "Chat", patch: Patch, thought: Sequence[int]) -> tuple[i
 
 
 def nodes_of_turn(tree: Tree, at: int | None, turn: int) -> int:
-    """Return how many of the last nodes on the way to `at` the policy sampled in a turn."""
+    """Return the number of trailing nodes on the way to `at` that the policy sampled in a turn."""
     count = 0
     while at is not None and (tree.node(at).source, tree.node(at).turn) == ("sampled", turn):
         count += 1

@@ -41,11 +41,11 @@ class Rollouts:
     stall_s: float = 3600.0
     """The run stops when nothing at all has moved for so long."""
     entropies: bool = False
-    """Whether the entropies of sampled tokens are kept."""
+    """True to keep the entropies of sampled tokens."""
     rebuilds: int = 0
-    """How often a trajectory's world that was lost is made again; then it fails."""
+    """Times a trajectory's lost environment is rebuilt; then the trajectory fails."""
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
-    """What has been lost and made again."""
+    """Counts of environments lost and rebuilt."""
 
     async def collect(
         self,
@@ -197,7 +197,7 @@ class Rollouts:
 
 
 def place_of(tree: Tree, stand: Stand) -> Place:
-    """Return where a kept trajectory stands, as an episode begins there."""
+    """Return the place of a kept trajectory, as an episode begins there."""
     return Place(
         node=stand.node,
         turn=stand.turn,

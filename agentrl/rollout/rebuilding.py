@@ -17,7 +17,7 @@ from agentrl.rollout.wrapped_env import put_in
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What has been lost and made again, over a run."""
+    """Counts of environments lost and rebuilt, over a run."""
 
     worlds: int = 0
     """Made again; their trajectories went on."""

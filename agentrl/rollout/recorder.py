@@ -1,4 +1,4 @@
-"""What a gate and its episodes tell whoever keeps a durable record of them, and get back from it.
+"""Interface between a scheduler, its episodes and the durable record of them.
 
 `agentrl.store` implements it. A run without a record has none of these objects and pays nothing.
 """
@@ -16,7 +16,7 @@ from agentrl.trajectory import Leaf, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """Where a trajectory that a record kept goes on."""
+    """Point at which a trajectory that a record kept goes on."""
 
     node: int | None
     turn: int
@@ -27,11 +27,11 @@ class Stand:
     components: Mapping[str, float]
     tool_calls: int
     seconds: float
-    """Of its time budget that are used."""
+    """Seconds of its time budget that are used."""
     history: History
-    """What brings back its world."""
+    """History from which its environment is rebuilt."""
     request: TurnRequest | None = None
-    """Of the observation that its turn answers."""
+    """Request of the observation that its turn answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class KeptCounts:
     """Counts that a group adds to those of a checkpoint: of records after it."""
 
     outcomes: tuple[FailureKind | None, ...] = ()
-    """Of attempts, in the order they ended; None for one that did not fail."""
+    """Outcomes of attempts, in the order they ended; None for one that did not fail."""
     tokens: tuple[int, ...] = ()
     """Sampled ones of each that ended and did not fail."""
     retried: int = 0
@@ -77,14 +77,14 @@ class KeptTry:
     sample: int
     is_open: bool
     why: Mapping[str, Any] | None
-    """Of the branch that it began as, see `Leaving`."""
+    """Decision of the branch that it began as, see `Leaving`."""
     stands: tuple[Stand, ...]
-    """Where the reset left it, and every complete turn, those of its parent among them."""
+    """State after the reset and after every complete turn, those of its parent among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptNote:
-    """What was noted of a group."""
+    """Note on a group."""
 
     said: Mapping[str, Any]
     by: int | None
@@ -100,9 +100,9 @@ class KeptGroup:
     number: int
     """As it was counted by the gate that opened it."""
     size: int
-    """How many trajectories it trains on."""
+    """Number of trajectories it trains on."""
     asked: int
-    """How many it was opened for, before it was enlarged."""
+    """Number of trajectories it was opened for, before it was enlarged."""
     max_turns: int | None
     """Most policy messages of each; None is the run's number."""
     max_turn_tokens: int | None
@@ -126,7 +126,7 @@ class KeptGroup:
     notes: tuple[KeptNote, ...] = ()
     """In order."""
     branched: bool = False
-    """Whether a trajectory left another one."""
+    """True when a trajectory left another one."""
     counts: KeptCounts = KeptCounts()
     """Counts of it that the checkpoint lacks."""
 
@@ -164,7 +164,7 @@ class KeptGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """Where a branch leaves a trajectory."""
+    """Point at which a branch leaves a trajectory."""
 
     parent: "TrajectoryRecord"
     node: int

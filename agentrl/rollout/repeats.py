@@ -11,7 +11,7 @@ class Repeats:
         self._groups: dict[int, dict[str, list[int]]] = {}
 
     def of(self, number: int, task_id: str, *, step: int = 0) -> tuple[int, ...]:
-        """Return what goes into the seeds of group `number` besides its task.
+        """Return the parts of group `number`'s seeds besides its task.
 
         Nothing for the first group of a task in a step, and how many there were before it for any
         other, however often and in whatever order it is asked again.

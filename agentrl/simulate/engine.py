@@ -18,24 +18,24 @@ from agentrl.policy import Completion, FinishReason, GenerateRequest
 from agentrl.seeds import derive
 
 TOKEN = 1
-"""What it says, over and over."""
+"""Token that it samples every time."""
 LOGPROB = -1.0
-"""Of `TOKEN`; what is left of the probability is spread evenly over 1 to `MOST_OTHERS` others."""
+"""Log-prob of `TOKEN`; the other probability is spread evenly over 1 to `MOST_OTHERS` others."""
 MOST_OTHERS = 64
 NEARLY = 1e-6
-"""Of a token; rounding of the clock."""
+"""Tolerance for rounding of the clock, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpeed:
-    """How fast an engine is."""
+    """Speed of an engine."""
 
     slots: int = 64
     """Requests decoded at once."""
     step_s: float = 0.02
     """One decode step with an empty batch."""
     slot_s: float = 0.0002
-    """What each request adds to it."""
+    """Seconds that each request adds to a decode step."""
     prefill_tokens_per_step: int = 512
     """New prompt tokens that a request computes in the time of one decode step."""
     pause_s: float = 0.2
@@ -47,7 +47,7 @@ class EngineSpeed:
 
     @property
     def tokens_per_s(self) -> float:
-        """Return what it decodes with all slots taken."""
+        """Tokens per second decoded with all slots taken."""
         return self.slots / self.token_s(self.slots)
 
 
@@ -265,7 +265,7 @@ class _Drawn:
 
     @property
     def is_random(self) -> bool:
-        """Whether anything was left to chance."""
+        """True when anything was left to chance."""
         return self.request.sampling.temperature > 0
 
     def top_logprobs(self) -> tuple[tuple[tuple[int, float], ...], ...]:

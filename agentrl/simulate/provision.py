@@ -1,4 +1,4 @@
-"""How fast rollouts must come for a trainer that never waits: capacity under a staleness bound.
+"""Rollout rate for a trainer that never waits: capacity under a staleness bound.
 
 ECHO-2 (arXiv 2602.02192) sizes rollout workers by overlapping them with training and with the
 spreading of weights. Its formula is not public in full; this is a model of our own with the same
@@ -18,16 +18,16 @@ HEADROOM = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What a trainer needs, and how long things take."""
+    """Demand of a trainer, and the durations it depends on."""
 
     batch: int
     """Trajectories in one training step."""
     train_s: float
-    """Of one training step."""
+    """Duration of one training step."""
     spread_s: float = 0.0
     """From the end of a step until the engines have its weights."""
     trajectory_s: float = 0.0
-    """Of one trajectory, from its beginning to its end."""
+    """Duration of one trajectory, from its beginning to its end."""
     publish_every: int = 1
     """Training steps between two versions that engines are given."""
 
@@ -51,7 +51,7 @@ def free_staleness(pace: Pace) -> int:
 
 
 def needed_per_s(pace: Pace, *, max_staleness: int) -> float:
-    """Return how many trajectories per second keep the trainer busy; infinite where none can.
+    """Return the trajectories per second that keep the trainer busy; infinite where none can.
 
     With less than `free_staleness` engines wait while weights spread, and have what is left of each
     step's time to fill its batch.
@@ -63,8 +63,8 @@ def needed_per_s(pace: Pace, *, max_staleness: int) -> float:
 
 
 def units(needed: float, *, each: float, failed_fraction: float = 0.0) -> int | None:
-    """Return how many engines, or environments, of `each` trajectories per second are needed, with
-    `HEADROOM`; None where no number is enough."""
+    """Return the number of engines, or environments, of `each` trajectories per second that are
+    needed, with `HEADROOM`; None where no number is enough."""
     useful = each * (1 - failed_fraction)
     if useful <= 0 or math.isinf(needed):
         return None
@@ -74,14 +74,14 @@ def units(needed: float, *, each: float, failed_fraction: float = 0.0) -> int | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provided:
-    """What keeps the trainer of a setting busy."""
+    """Capacity that keeps the trainer of a setting busy."""
 
     max_staleness: int
     """In versions."""
     needed_per_s: float
     """Trajectories, without headroom."""
     engines: int | None
-    """Of the setting's speed; None where no number is enough."""
+    """Number of engines of the setting's speed; None where no number is enough."""
     envs: int | None
     """At once, each of which waits for an engine with all slots taken."""
 
@@ -97,7 +97,7 @@ def pace_of(setting: Setting) -> Pace:
 
 
 def provided(setting: Setting) -> Iterator[Provided]:
-    """Yield what is needed with the least staleness of all, and with the least that is free."""
+    """Yield the capacity for the least staleness of all, and for the least that is free."""
     trace, speed, pace = setting.trace, setting.speed, pace_of(setting)
     failed = trace.failure_rate if setting.failure_rate is None else setting.failure_rate
     for staleness in (1, free_staleness(pace)):

@@ -1,4 +1,4 @@
-"""Which concurrency, over-provisioning and staleness a trace wants: a search in virtual time."""
+"""Search in virtual time for the concurrency, over-provisioning and staleness of a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ CLOSE_ENOUGH = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is tried."""
+    """Values to try."""
 
     concurrency: tuple[int, ...]
     over_provision: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)

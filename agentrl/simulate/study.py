@@ -32,20 +32,20 @@ LIMITS = EpisodeLimits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is simulated."""
+    """Setting of a simulation."""
 
     trace: Trace
     policy: GatePolicy
     speed: EngineSpeed = field(default_factory=EngineSpeed)
     train_s: float = 20.0
-    """Of one optimiser step; in `async` beside the rollouts, else instead of them."""
+    """Duration of one optimiser step; in `async` beside the rollouts, else instead of them."""
     steps: int = 12
     warm_steps: int = 3
     """Steps before anything is measured: the gate's steady state is what counts."""
     granule_tokens: int = 32
     """Real tokens per simulated one; 1 is exact and slow."""
     failure_rate: float | None = None
-    """Of attempts; the trace's own by default."""
+    """Failure rate of attempts; the trace's own by default."""
     seed: int = 0
 
 
@@ -60,23 +60,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What happened when."""
+    """Spans and load of a simulated run over time."""
 
     spans: tuple[Span, ...]
     seats: tuple[tuple[float, int], ...]
-    """When the number of requests being decoded changed, and to what."""
+    """Times at which the number of requests being decoded changed, and the new number."""
     slots: int
     end_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Studied:
-    """What came of a setting, over the steps that are measured."""
+    """Measurements of a setting, over the steps that are measured."""
 
     setting: Setting
     seconds: float
     trajectories: int
-    """That were trained on."""
+    """Trajectories that were trained on."""
     tokens: int
     """Sampled in them, in real tokens."""
     failed: int
@@ -90,7 +90,7 @@ class Studied:
     ideal_per_s: float
     """Trajectories per second if the busiest of engine, environments and trainer never waited."""
     age_mean: float
-    """Of trained tokens, in versions."""
+    """Mean age of trained tokens, in versions."""
     age_max: int
     timeline: Timeline
 

@@ -1,4 +1,4 @@
-"""What a simulated run did when, as a line of text and as a picture (SVG)."""
+"""Timeline of a simulated run, as a line of text and as a picture (SVG)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Load:
 
     shares: tuple[float, ...]
     seconds: float
-    """Of one stretch."""
+    """Length of one stretch."""
 
 
 def engine_load(timeline: Timeline, columns: int) -> Load:
-    """Return how full the engine was, averaged over `columns` stretches of the run."""
+    """Return the load of the engine, averaged over `columns` stretches of the run."""
     width = timeline.end_s / columns if timeline.end_s else 1.0
     filled = [0.0] * columns
     changes = [*timeline.seats, (timeline.end_s, 0)]

@@ -1,4 +1,4 @@
-"""What trajectories cost, turn by turn: the lengths and latencies a simulation plays."""
+"""Costs of trajectories, turn by turn: the lengths and latencies a simulation plays."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from agentrl.trajectory import Failed, Leaf, Tree
 
 FORMAT = 1
 FILE = "trace.jsonl"
-"""Where a run keeps what its trajectories cost."""
+"""File of a run with the costs of its trajectories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class TurnCost:
     tokens: int
     """Sampled."""
     step_s: float
-    """Of the environment."""
+    """Seconds of the environment."""
     reply_tokens: int = 0
-    """Of its answer."""
+    """Tokens of its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class TrajectoryCost:
     turns: tuple[TurnCost, ...]
     reset_s: float = 0.0
     failed: bool = False
-    """Whether it broke; then its turns are those before that."""
+    """True when it broke; then its turns are those before that."""
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens were sampled."""
+        """Number of sampled tokens."""
         return sum(turn.tokens for turn in self.turns)
 
     @property
@@ -79,9 +79,9 @@ class Trace:
 
 
 def cost_of(tree: Tree, leaf: Leaf) -> TrajectoryCost:
-    """Return what a recorded trajectory cost.
+    """Return the cost of a recorded trajectory.
 
-    What the nodes do not account for (reset, the last step, close) counts as reset.
+    Time that the nodes do not account for (reset, the last step, close) counts as reset.
     """
     turns: list[TurnCost] = []
     prompt, tokens, reply, step_s, known_s = 0, 0, 0, 0.0, 0.0

@@ -14,7 +14,7 @@ from agentrl.task import Split, Task
 from agentrl.trajectory import Source
 
 STUCK_S = 1e7
-"""How long a step takes that hangs: until its deadline."""
+"""Seconds of a step that hangs: until its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class World:
         self._held, self._at_s = self._held + change, now_s
 
     def cost(self, seed: int) -> TrajectoryCost:
-        """Return what the trajectory of a seed costs."""
+        """Return the cost of a seed's trajectory."""
         return self._trace.trajectories[seed % len(self._trace.trajectories)]
 
     def granules(self, tokens: int) -> int:
-        """Return how many simulated tokens stand for so many real ones."""
+        """Return the number of simulated tokens that stand for so many real ones."""
         return max(1, round(tokens / self._granule))
 
     def tokens_left(self, request: GenerateRequest) -> int:
-        """Return how many simulated tokens the policy still says in this turn."""
+        """Return the number of simulated tokens the policy has yet to sample in this turn."""
         turn, done = request.id.rsplit("/", 2)[1:]
         return self.granules(self.cost(request.seed).turns[int(turn)].tokens) - int(done)
 

@@ -1,4 +1,4 @@
-"""What the writer has to remember of a group that is not complete: names, and who stands where."""
+"""State the writer keeps of an incomplete group: names of nodes, positions of trajectories."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ class Book:
         return [id for id, line in self.lines.items() if line.state == "open"]
 
     def growth(self, tree: Tree, node: int | None) -> Growth:
-        """Return what has to be recorded for `node` to be known: its ancestors too."""
+        """Return the nodes to record for `node` to be known: its ancestors too."""
         if node is None:
             return Growth((), None, {})
         fresh: list[Node] = []
@@ -85,7 +85,7 @@ class Book:
         strategy: ForkStrategy,
         why: Mapping[str, Any],
     ) -> tuple[Fork, Growth]:
-        """Return what to record of a trajectory that leaves `parent` at `node`."""
+        """Return the fork and nodes to record of a trajectory that leaves `parent` at `node`."""
         growth = self.growth(tree, node)
         fork = Fork(
             parent=parent,
@@ -108,7 +108,7 @@ class Book:
         )
 
     def shared(self, parent: int, tree: Tree, node: int) -> int:
-        """Return how many exchanges of `parent` lie on the way to `node`."""
+        """Return the number of exchanges of `parent` on the way to `node`."""
         way = {self.names.get(id) for id in tree.path_ids(node)}
         stops = self.lines[parent].stops
         count = next((i for i, at in enumerate(stops) if at not in way), len(stops))

@@ -25,7 +25,7 @@ from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
 
 _LENGTH = struct.Struct("<I")
 MAX_DEPTH = 256
-"""Of a record's JSON. Arguments of a call are 64 deep, and each level is three here at most."""
+"""Depth limit of a record's JSON. A call's arguments are 64 deep, a level at most three here."""
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 _TOO_DEEP = (
@@ -60,19 +60,19 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return what `pack` was given."""
+    """Return the value that `pack` was given."""
     return _unpacked(data, _Inline())
 
 
 class Blobs(Protocol):
-    """Where images and tool schemas lie, by name."""
+    """Storage of images and tool schemas, by name."""
 
     def put(self, data: bytes) -> str:
         """Return the name of some bytes, for `get`."""
         ...
 
     def get(self, digest: str) -> bytes:
-        """Return what was put."""
+        """Return the bytes of a name."""
         ...
 
 
@@ -231,7 +231,7 @@ class _Decoder:
         self._at = at
 
     def value(self, plain: Any) -> Any:
-        """Return what `_Encoder.plain` was given."""
+        """Return the value that `_Encoder.plain` was given."""
         if isinstance(plain, list):
             return [self.value(item) for item in cast(list[Any], plain)]
         if not isinstance(plain, dict):

@@ -1,4 +1,4 @@
-"""What can be wrong with a store. The message names the file, the place and the way out."""
+"""Errors of a store. The message names the file, the place and the way out."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a record says: everything that happens to groups and trajectories, in order.
+"""Events of groups and trajectories, in log order.
 
 Ids of groups, trajectories and nodes are the store's own and count from 0; nodes count within their
 group, in the order they were recorded.
@@ -26,7 +26,7 @@ class Exchange:
     action: Action | None
     observation: Observation
     fingerprint: str
-    """Of the answer, as a replay compares it."""
+    """Fingerprint of the answer, as a replay compares it."""
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -35,13 +35,13 @@ class Exchange:
     seconds: float = 0.0
     """Since the trajectory began, waiting while parked left out: what its budgets have used."""
     env_seed: int | None = None
-    """Of a reset: the seed that the environment was given, where it is not the trajectory's."""
+    """Seed a reset gave the environment, where it is not the trajectory's."""
 
     @classmethod
     def resetting(
         cls, observation: Observation, *, env_seed: int | None = None, seconds: float = 0.0
     ) -> Self:
-        """Return what an environment's reset gave."""
+        """Return the exchange of an environment's reset."""
         return cls(
             action=None,
             observation=observation,
@@ -52,7 +52,7 @@ class Exchange:
 
     @classmethod
     def stepping(cls, action: Action, answer: Step, *, seconds: float = 0.0) -> Self:
-        """Return what an environment's step gave."""
+        """Return the exchange of an environment's step."""
         observation, reward, terminated, truncated, info = answer
         return cls(
             action=action,
@@ -69,13 +69,13 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """Where a trajectory left another."""
+    """Fork of a trajectory from another."""
 
     parent: int
     """The trajectory it left."""
     node: int
     shared: int
-    """How many exchanges it has in common with the parent; its world is as after the last."""
+    """Number of exchanges shared with the parent; its environment is as after the last."""
     strategy: ForkStrategy
     why: Mapping[str, Any]
     """The decision that led to it, with its numbers."""
@@ -88,7 +88,7 @@ class GroupOpened:
     group: int
     task: Task
     order: int
-    """How many tasks the stream had handed out before this one; -1 for one that is not of it."""
+    """Number of tasks the stream had handed out before this one; -1 for one that is not of it."""
     seed: int
     size: int
     step: int
@@ -115,7 +115,7 @@ class Began:
     group: int
     sample: int
     seed: int
-    """Of its sampling noise."""
+    """Seed of its sampling noise."""
     version: int
     """Newest version that all engines had; a branch has its parent's."""
     attempt: int
@@ -130,7 +130,7 @@ class Grown:
     trajectory: int
     group: int
     nodes: tuple[Node, ...]
-    """What no record of the group has said yet, parents first."""
+    """Nodes that no record of the group has named yet, parents first."""
     at: int | None
     """The node the trajectory stands at."""
     exchange: Exchange | None
@@ -159,7 +159,7 @@ class Abandoned:
     turns: int
     """Completed turns that are played again, or lost with it."""
     failure: FailureKind | None = None
-    """Of one that failed and begins again."""
+    """Kind of failure of one that failed and begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class Resumed:
     position: int
     step: int
     torn_bytes: int
-    """What a killed writer had left of an unfinished record."""
+    """Bytes of an unfinished record that a killed writer left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class Branched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """What somebody else has to know to go on with a group, in their own words."""
+    """Note of another component, in its own format, that a resumed group needs."""
 
     group: int
     trajectory: int | None

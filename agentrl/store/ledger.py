@@ -1,4 +1,4 @@
-"""What the log adds up to, in SQLite: states, positions, and where each record lies.
+"""Index of the log in SQLite: states, positions, and the place of each record.
 
 The ledger is written after the log and never the other way round: it may be behind, and catches up.
 Any other process may read it while the run writes. Its pages have checksums (`page_checks`), so
@@ -200,11 +200,11 @@ class Ledger:
         return row["g"], row["t"]
 
     def task_position(self) -> int:
-        """Return how many tasks the sampler had handed out for the groups there are."""
+        """Return the number of tasks the sampler had handed out for the groups there are."""
         return self.rows("SELECT coalesce(max(task_order) + 1, 0) AS n FROM groups")[0]["n"]
 
     def counts(self) -> dict[str, int]:
-        """Return how many groups and trajectories are in each state, and all turns and tokens."""
+        """Return the number of groups and trajectories in each state, and all turns and tokens."""
         found: dict[str, int] = {}
         for table in ("groups", "trajectories"):
             for row in self.rows(f"SELECT state, count(*) AS n FROM {table} GROUP BY state"):
@@ -275,7 +275,7 @@ class Ledger:
         )
 
     def outcomes(self) -> dict[str, int]:
-        """Return how many trajectories have ended in each way."""
+        """Return the number of trajectories that have ended in each way."""
         rows = self.rows(
             "SELECT outcome, count(*) AS n FROM trajectories WHERE state = 'ended' GROUP BY outcome"
         )
@@ -586,7 +586,7 @@ def _text(text: str) -> str:
 
 
 def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield what an event changes, besides what it adds to the list of records."""
+    """Yield the changes an event makes, besides its addition to the list of records."""
     match event:
         case GroupOpened(group=group, task=task):
             # A seed has 64 bits without a sign, and SQLite's integers have one.

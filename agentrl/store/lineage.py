@@ -1,4 +1,4 @@
-"""Which groups a checkpoint has trained, when a run was killed and resumed many times.
+"""Groups that a checkpoint has trained, when a run was killed and resumed many times.
 
 Records are numbered in the order they were written. A checkpoint names its position: how many
 records there were when it was made. A run resumed from it starts a new line at that position, and
@@ -21,7 +21,7 @@ class Resumption:
     sequence: int
     """Its own number."""
     position: int
-    """Of the checkpoint it went on from; 0 without one. Never above `sequence`."""
+    """Position of the checkpoint it went on from; 0 without one. Never above `sequence`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Objects:
         return digest
 
     def get(self, digest: str) -> bytes:
-        """Return what was stored; raises `DamagedStore` if it is missing or changed."""
+        """Return the stored bytes; raises `DamagedStore` if they are missing or changed."""
         file = self.file(digest)
         if not file.is_file():
             raise _damaged_object(f"{file} is missing")
@@ -57,7 +57,7 @@ class Objects:
         return data
 
     def file(self, digest: str) -> Path:
-        """Return where an object lies."""
+        """Return the path of an object."""
         return self.folder / digest[:2] / digest
 
     def clean(self) -> None:

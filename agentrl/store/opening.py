@@ -26,8 +26,8 @@ from agentrl.store.segment import (
 )
 
 Damaged = Literal["refuse", "cut"]
-"""What to do about a damaged log: `refuse` it, or move it aside from the damage on and go on from
-what lies before."""
+"""Treatment of a damaged log: `refuse` it, or move it aside from the damage on and go on from what
+lies before."""
 
 LEDGER = "ledger.sqlite"
 PRUNED_LEDGER = "pruned.sqlite"
@@ -53,7 +53,7 @@ def check_position(position: int, *, step: int, end: int, pruned_for: int, folde
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Where the log goes on."""
+    """Position at which the log goes on."""
 
     segment: int = 0
     offset: int | None = None

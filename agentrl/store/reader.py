@@ -18,23 +18,23 @@ BATCH = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """What is known of a group without reading its records."""
+    """Summary of a group, without reading its records."""
 
     id: int
     task: str
     state: GroupState
     size: int
     step: int
-    """That trained it, or the one that it was opened for."""
+    """Step that trained it, or the one that it was opened for."""
     reason: str
-    """Why it was dropped."""
+    """Reason it was dropped."""
     is_pruned: bool
     """Its tokens are gone, or some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryFacts:
-    """What is known of a trajectory without reading its records."""
+    """Summary of a trajectory, without reading its records."""
 
     id: int
     sample: int
@@ -101,7 +101,7 @@ class StoreReader:
         return self._archive.events(after=after)
 
     def facts(self) -> list[GroupFacts]:
-        """Return what the ledger says of every group, oldest first."""
+        """Return the ledger's summary of every group, oldest first."""
         return [
             GroupFacts(
                 id=row["id"],
@@ -116,11 +116,11 @@ class StoreReader:
         ]
 
     def trajectories(self, group: int) -> list[TrajectoryFacts]:
-        """Return what the ledger says of a group's trajectories, in the order they began."""
+        """Return the ledger's summaries of a group's trajectories, in the order they began."""
         return [TrajectoryFacts(**row) for row in self._ledger.trajectory_rows(group)]
 
     def outcomes(self) -> dict[str, int]:
-        """Return how many trajectories have ended in each way."""
+        """Return the number of trajectories that have ended in each way."""
         return self._ledger.outcomes()
 
     def group_rewards(self) -> list[tuple[int, float]]:

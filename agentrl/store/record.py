@@ -29,13 +29,13 @@ class Record:
 
     @property
     def size_bytes(self) -> int:
-        """Return how long the record is in the file."""
+        """Size of the record in the file."""
         return HEADER_BYTES + len(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why there is no record here. `torn`: the file ends within it, and nothing else is wrong."""
+    """Reason for a missing record. `torn`: the file ends within it, and nothing else is wrong."""
 
     cause: Literal["torn", "damaged"]
     what: str
@@ -53,7 +53,7 @@ def frame(kind: int, sequence: int, payload: bytes) -> bytes:
 
 
 def payload_bytes(header: bytes) -> int | Unreadable:
-    """Return how many bytes follow a header, or why it is none."""
+    """Return the number of bytes that follow a header, or the reason it is none."""
     if len(header) < HEADER_BYTES:
         return Unreadable("torn", f"{len(header)} of a header's {HEADER_BYTES} bytes")
     fields = header[: _FIELDS.size]

@@ -1,4 +1,4 @@
-"""What a gate tells, as records of the store. See `agentrl.rollout.recorder` for the contract."""
+"""Records of a scheduler in the store. See `agentrl.rollout.recorder` for the contract."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from agentrl.store.store import Store
 from agentrl.trajectory import Leaf, Tree
 
 RERUN = "rerun"
-"""Why a trajectory is abandoned whose world could not be brought back: it broke each time."""
+"""Reason to abandon a trajectory whose environment could not be rebuilt: it broke each time."""
 MISMATCH = "replay_mismatch"
-"""Why a trajectory is abandoned whose world answered otherwise than it had."""
+"""Reason to abandon a trajectory whose environment answered otherwise than it had."""
 TOO_OLD = "too old"
-"""Why a trajectory is abandoned that its age bound has stopped, ended or not."""
+"""Reason to abandon a trajectory that its age bound has stopped, ended or not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,11 +102,11 @@ class StoreRecorder:
 
     store: Store
     position: Callable[[], int]
-    """How many tasks have been handed out."""
+    """Number of tasks that have been handed out."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     reruns: list[str] = field(default_factory=list[str])
-    """Why trajectories began again that could not be brought back."""
+    """Reasons of trajectories that began again because they could not be brought back."""
     mismatches: int = 0
     """Of those, the ones whose world answered otherwise than it had."""
     _ids: dict[int, int] = field(default_factory=dict[int, int])

@@ -1,4 +1,4 @@
-"""What comes back from the records of a group: its tree, and its trajectories as they stood."""
+"""Groups restored from their records: the tree, and the trajectories in their last state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,11 +49,11 @@ class RestoredTrajectory:
     leaf: Leaf | None
     """For an ended one."""
     reason: str
-    """Why an abandoned one was given up."""
+    """Reason an abandoned one was given up."""
     failure: FailureKind | None
-    """Of an abandoned one that failed."""
+    """Kind of failure of an abandoned one that failed."""
     history: History | None
-    """What brings back its world by verified replay; None before its reset."""
+    """History from which its environment is rebuilt by verified replay; None before its reset."""
 
     def until(self, count: int) -> "RestoredTrajectory":
         """Return it as it was after `count` of its exchanges, at least the reset."""
@@ -69,12 +69,12 @@ class RestoredTrajectory:
 
     @property
     def turns(self) -> int:
-        """Return how many turns are complete."""
+        """Number of completed turns."""
         return sum(exchange.action is not None for exchange in self.exchanges)
 
     @property
     def own_turns(self) -> int:
-        """Return how many of them are not the parent's."""
+        """Number of completed turns that are not the parent's."""
         own = self.exchanges[self.fork.shared if self.fork else 0 :]
         return sum(exchange.action is not None for exchange in own)
 
@@ -90,12 +90,12 @@ class RestoredTrajectory:
 
     @property
     def tool_calls(self) -> int:
-        """Return how many tools were called."""
+        """Number of tool calls."""
         return sum(exchange.tool_calls for exchange in self.exchanges)
 
     @property
     def seconds(self) -> float:
-        """Return what its time budget has used."""
+        """Seconds its time budget has used."""
         return self.exchanges[-1].seconds if self.exchanges else 0.0
 
 
@@ -108,9 +108,9 @@ class RestoredGroup:
     order: int
     seed: int
     size: int
-    """How many trajectories it trains on now."""
+    """Number of trajectories it trains on now."""
     asked: int
-    """How many it was opened for."""
+    """Number of trajectories it was opened for."""
     max_turns: int | None
     max_turn_tokens: int | None
     step: int
@@ -123,7 +123,7 @@ class RestoredGroup:
     tries: int = 0
     retry_of: int | None = None
     notes: tuple[Noted, ...] = ()
-    """Those that count, in order."""
+    """Notes that count, in order."""
     later: tuple[Ended | Abandoned | Noted, ...] = ()
     """Ends of tries and notes that were recorded after the checkpoint, in order."""
 
@@ -140,14 +140,14 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredState:
-    """Where a resumed run goes on."""
+    """State that a resumed run goes on from."""
 
     open: tuple[RestoredGroup, ...]
     """Groups that are not complete: open trajectories to go on with, samples to begin."""
     complete: tuple[RestoredGroup, ...]
     """Groups to be trained, those among them that the killed run had trained already."""
     task_position: int
-    """How many tasks the sampler has handed out."""
+    """Number of tasks the sampler has handed out."""
     reopened: tuple[int, ...]
     """Groups that were trained after the checkpoint: their training is gone with the weights."""
     requeued: tuple[RestoredGroup, ...]
@@ -157,11 +157,11 @@ class RestoredState:
     and their log-probs are not, so a correction stays right; they can train when the trainer has
     come to those versions again."""
     torn_bytes: int
-    """Of a record that the killed process was writing; nobody had been told it was there."""
+    """Bytes of a record that the killed process was writing; nobody had been told it was there."""
 
     @property
     def turns(self) -> int:
-        """Return how many complete turns were brought back in trajectories that go on."""
+        """Number of complete turns brought back in trajectories that go on."""
         return sum(t.turns for group in self.open for t in group.open)
 
 

@@ -32,7 +32,7 @@ class RunStore:
     store: Store
     recorder: StoreRecorder
     groups: tuple[KeptGroup, ...] = ()
-    """What the gate is to go on with."""
+    """Groups for the scheduler to go on with."""
     requeued: tuple[Order, ...] = ()
     """Second tries that the gate is to open first."""
     turns: int = 0
@@ -126,7 +126,7 @@ class RunStore:
             self.store.prune(position=int(samplers["store"]["position"]))
 
     def figures(self) -> dict[str, float]:
-        """Return what is recorded and what was restored, for the metrics."""
+        """Return the metrics of the store and of the restoration."""
         return {
             "store/records": self.store.position,
             "store/restored_turns": self.turns,
@@ -137,7 +137,7 @@ class RunStore:
 
     @property
     def reruns(self) -> int:
-        """Return how many restored trajectories were begun again."""
+        """Number of restored trajectories that were begun again."""
         return self._rerun + len(self.recorder.reruns)
 
     @property
@@ -260,7 +260,7 @@ def _try(found: RestoredTrajectory) -> KeptTry:
 
 
 def _whole(found: RestoredTrajectory) -> Stand | None:
-    """Return where a trajectory stands after its last exchange."""
+    """Return the state of a trajectory after its last exchange; None without a history."""
     if found.history is None:
         return None
     return Stand(

@@ -22,14 +22,14 @@ _HEAD = struct.Struct("<16sIIQ")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"agentrl segment\n"
 FORMAT = 2
-"""Of segments and of what their records say."""
+"""Format of segments and of the records in them."""
 
 HEAD_BYTES = _HEAD.size + _CHECK.size
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record lies."""
+    """Position of a record."""
 
     segment: int
     offset: int
@@ -37,12 +37,12 @@ class Place:
 
     @property
     def end(self) -> int:
-        """Return where the next record of the segment begins."""
+        """Offset of the next record of the segment."""
         return self.offset + self.length
 
 
 def segment_file(folder: Path, number: int) -> Path:
-    """Return where a segment lies."""
+    """Return the path of a segment."""
     return folder / f"{number:08d}.segment"
 
 

@@ -1,4 +1,4 @@
-"""How a store writes."""
+"""Settings of a store's writer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,12 +8,12 @@ from agentrl.store.syncer import Durable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How a store writes."""
+    """Settings of a store's writer."""
 
     durable: Durable = "process"
-    """What cannot lose a completed turn; see `syncer.Durable`."""
+    """Guarantee for a completed turn; see `syncer.Durable`."""
     interval_s: float = 0.05
-    """Of `interval`: the age at which a record is on the disk."""
+    """Age at which a record is on the disk, for `interval`."""
     segment_bytes: int = 64 * 2**20
     """Size at which a file of the log is closed and the next one begun."""
     keep: Literal["all", "untrained"] = "all"

@@ -124,7 +124,7 @@ class Store:
 
     @property
     def position(self) -> int:
-        """Return how many records there are."""
+        """Number of records."""
         return self._log.sequence
 
     # What happens to a group and its trajectories, in order.

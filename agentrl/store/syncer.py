@@ -1,4 +1,4 @@
-"""When bytes reach the disk: one thread that syncs, for all who wait."""
+"""Syncs to the disk: one thread that syncs, for all who wait."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from agentrl.atomic import sync_path
 from agentrl.store.damage import StoreError
 
 Durable = Literal["process", "interval", "power"]
-"""What cannot lose a completed turn, and what each costs:
+"""Events that cannot lose a completed turn, and the cost of each guarantee:
 
 - `process`: the end of this process, however it ends. A power failure or a crash of the machine can
   lose what was recorded since the last checkpoint, or since the last `EVERY_WRITES` writes.

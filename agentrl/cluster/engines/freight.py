@@ -1,4 +1,4 @@
-"""What engines on other machines need, sent to each machine once, through Ray's object store."""
+"""Weights and model files for engines on other machines, sent once to each through Ray."""
 
 import asyncio
 import mmap
@@ -45,7 +45,7 @@ class Freight:
         await self._answered(actor.unpack.remote((await asyncio.shield(self._files))[0]))
 
     async def path(self, weights: Path | SharedWeights, *, node: str, actor: Any) -> Path:
-        """Return where the engines of a machine find weights, after sending them if need be.
+        """Return the path of the weights on a machine, after sending them if need be.
 
         Raises `EngineError` when `actor` dies meanwhile.
         """

@@ -1,4 +1,4 @@
-"""What the actor of an engine does: it holds the engine's process, and weights for its machine.
+"""Actor of an engine: it holds the engine's process, and weights for its machine.
 
 It knows nothing of Ray. Requests and answers do not come through it: who has the key talks to the
 process itself. The process may have another interpreter, and ends with this one.
@@ -23,7 +23,7 @@ KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Where an engine serves."""
+    """Address, key and process of an engine that serves."""
 
     address: str
     key: bytes

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CALLS_AT_ONCE = 100
 END_S = 30.0
-"""How long an actor has to end its engine."""
+"""Seconds an actor has to end its engine."""
 GIVE_UP_S = 5.0
 """The same of one that never came to serve; it may not even have been placed."""
 SAID_S = 5.0
@@ -42,7 +42,7 @@ class RayServed:
 
     @property
     def name(self) -> str:
-        """Return what it is called in errors."""
+        """Name in errors."""
         return f"actor at {self.opened.address}"
 
     @property
@@ -203,7 +203,7 @@ def where() -> tuple[str, str]:
 
 
 async def answered(reference: Any) -> Any:
-    """Return what a call of an actor returns. Raises `EngineLost` when the actor is gone."""
+    """Return the result of an actor's call. Raises `EngineLost` when the actor is gone."""
     from ray.exceptions import RayError
 
     try:

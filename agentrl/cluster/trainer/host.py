@@ -1,4 +1,4 @@
-"""What the actor of a rank does: it is that rank, and answers with values only."""
+"""Actor of a rank: it is that rank, and answers with values only."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ from agentrl.learn.sharded.setup import Setup, loaded
 from agentrl.learn.trainer import Trainer
 
 SAID_CHARS = 4_000
-"""Of the end of a trace, where the reason is."""
+"""Characters kept of the end of a trace, where the reason is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection
 
 BLAME_S = 20.0
-"""How long is waited for Ray to see an actor as dead after something broke."""
+"""Seconds to wait for Ray to see an actor as dead after something broke."""
 END_S = 30.0
-"""How long what waits for an actor has to see that it was ended."""
+"""Seconds in which a call that waits for an actor has to see that it was ended."""
 
 
 class RayGround:
-    """Where the other ranks run: wherever Ray has room."""
+    """Launcher of the other ranks, wherever Ray has room."""
 
     def __init__(self, section: "ClusterSection") -> None:
         self._section = section
@@ -44,7 +44,7 @@ class RayGround:
 
 
 def followers(setup: Setup, *, gpus: int) -> list[Setup]:
-    """Return what the others are to be: on the kind of device that the leading rank has.
+    """Return the setups of the other ranks, on the kind of device that the leading rank has.
 
     An actor sees the GPU it was given as its first. Raises `ConfigError` where they would have
     another kind of device than the leading rank.

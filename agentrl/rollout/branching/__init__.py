@@ -1,1 +1,1 @@
-"""Where a trajectory splits: pure rules, their log, and the edge that grows one task's tree."""
+"""Branching of trajectories: pure rules, their log, and the driver that grows one task's tree."""

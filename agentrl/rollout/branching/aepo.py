@@ -27,7 +27,7 @@ class Aepo:
     weight: float = 4.0
     """With `code_signal`: 0.2."""
     penalty: float = 0.05
-    """Of each branch in a row; at `1 / penalty` of them nothing branches."""
+    """Penalty of each branch in a row; at `1 / penalty` of them nothing branches."""
 
     def __post_init__(self) -> None:
         if not 0 < self.base <= 1:
@@ -77,7 +77,7 @@ def root_share(
     temperature: float = 10.0,
     form: SplitForm = "code",
 ) -> int:
-    """Return how many of a task's leaves begin at its prompt; the others may be branches.
+    """Return the number of a task's leaves that begin at its prompt; the others may be branches.
 
     `root` is the signal at the start of trajectories, `tool` the mean one after tool results: where
     the prompt leaves more open than the tools do, more begin there. Both forms start from
@@ -126,7 +126,7 @@ class Static:
 
 
 Split = Online | Monitored | Static
-"""How many of the leaves begin at the prompt."""
+"""Rule for the number of leaves that begin at the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,15 @@ from agentrl.rollout.branching.rule import BranchRule, Chance, Draw, seeded_draw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedState:
-    """Where one task's tree stands."""
+    """State of one task's tree."""
 
     growth: Growth
     roots: int
-    """How many leaves begin at the prompt, as now known; places for them are not branched away."""
+    """Leaves that begin at the prompt, as now known; no branch takes their places."""
     alone: bool = False
     """Pre-monitoring: the first trajectory runs alone."""
     observed: Observed = field(default_factory=Observed)
-    """Of this task's trajectories alone; add it to the next task's `prior`."""
+    """Observations of this task's trajectories alone; add it to the next task's `prior`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Balanced:
     fill_at_once: bool = False
     """Begin everything that is left when nothing lives; else one at a time, which may branch."""
     prior: Observed = field(default_factory=Observed)
-    """What earlier tasks have shown, for `Online`."""
+    """Observations of earlier tasks, for `Online`."""
     draw: Draw = seeded_draw
     name: str = "aepo"
 
@@ -144,7 +144,7 @@ class Balanced:
         return self.prior if isinstance(self.split, Online) else Observed()
 
     def _roots(self) -> int:
-        """Return how many leaves begin at the prompt before any of them has ended."""
+        """Return the number of leaves that begin at the prompt before any of them has ended."""
         half = max(1, self.budget.leaves // 2)
         match self.split:
             case Online():
@@ -227,7 +227,7 @@ def _measured(line: Line, boundary: Boundary, *, own_first: bool) -> Line:
 
 
 def _seen(line: Line) -> Observed:
-    """Return what an ended trajectory adds; a branch shares its root's opening."""
+    """Return the observations of an ended trajectory; a branch shares its root's opening."""
     opening = line.first if line.is_root else None
     return Observed(
         root_sum=opening or 0.0,

@@ -1,11 +1,11 @@
-"""Who may still begin: one task's leaves and tokens, counted."""
+"""Budget of one task's tree: its leaves and tokens, and those that are left."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one task's tree may cost."""
+    """Limits of one task's tree: leaves, tokens, retries and branch points."""
 
     leaves: int
     """Trajectories, failed for good among them: exactly so many end, tokens allowing."""
@@ -13,8 +13,8 @@ class Budget:
     """Tokens of all trajectories, shared ones once. When they are used up nothing more begins, and
     what runs goes on to its end: the tree may have fewer leaves and a few more tokens."""
     retries: int = 2
-    """How often a leaf that failed is begun again; behind a gate its own number counts, and what it
-    begins again it begins whatever tokens are left."""
+    """Retries of a failed leaf; behind a scheduler its own number counts, and it retries whatever
+    tokens are left."""
     path_branches: int | None = None
     """Branch points on one path, at most."""
 
@@ -51,12 +51,12 @@ class Ledger:
 
     @property
     def spent(self) -> bool:
-        """Whether the tokens are used up."""
+        """True when the tokens are used up."""
         return self.budget.tokens is not None and self.tokens >= self.budget.tokens
 
     @property
     def open(self) -> int:
-        """Return how many trajectories may begin now."""
+        """Number of trajectories that may begin now."""
         return 0 if self.spent else len(self.free)
 
     def take(self, count: int) -> tuple["Ledger", tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What happened at one boundary, with everything that decided it, and the same in words."""
+"""Branch decision at one boundary: the values that determined it, and its description."""
 
 import json
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ Path = tuple[int, ...]
 Reason = Literal[
     "branched", "draw", "threshold", "budget", "path", "opening", "alone", "unmeasured", "fixed"
 ]
-"""Why it did or did not branch: the draw or a fixed threshold decided; the budget, or the path's,
-is used up; the turn is the first; pre-monitoring runs a trajectory alone; the engine reported no
+"""Reason for the decision: the draw or a fixed threshold decided; the budget, or the path's, is
+used up; the turn is the first; pre-monitoring runs a trajectory alone; the engine reported no
 log-probs; the topology does not ask."""
 
 
@@ -38,7 +38,7 @@ class Start:
     sample: int
     """Its index among the task's leaves; that of a failure which it replaces may come again."""
     seed: int
-    """Of its sampling noise, a function of run seed, task and path."""
+    """Seed of its sampling noise, a function of run seed, task and path."""
     origin: Origin
 
 

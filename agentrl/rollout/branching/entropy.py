@@ -1,4 +1,4 @@
-"""How uncertain the policy is, from the few most likely tokens an engine reports.
+"""Uncertainty of the policy, from the few most likely tokens an engine reports.
 
 Entropies are in nats. An engine reports the k most likely tokens; what it leaves out has a known
 mass `r` and no token more likely than the k-th, `p`. So the tail's entropy is least when it is
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 Tail = Literal["middle", "lower", "upper", "dropped"]
-"""What stands for a token's entropy: a point between the bounds, or the reported tokens alone."""
+"""Estimate of a token's entropy: a point between the bounds, or the reported tokens alone."""
 Over = Literal["mean", "sum"]
 Unit = Literal["log_vocabulary", "nats"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of one token's entropy, in nats."""
+    """Bounds of one token's entropy, in nats."""
 
     reported: float
-    """Of the reported tokens alone, not renormalised: what ARPO's and AEPO's code adds up."""
+    """Entropy of the reported tokens alone, not renormalised, as in ARPO's and AEPO's code."""
     lower: float
     upper: float
 
@@ -41,7 +41,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """How uncertain the policy was over the first tokens of one turn."""
+    """Uncertainty of the policy over the first tokens of one turn."""
 
     value: float
     """The signal that rules compare, in the signal's own unit."""
@@ -50,12 +50,12 @@ class Probe:
     upper: float
     """Mean entropy per token, in nats, at most."""
     tokens: int
-    """How many tokens it was taken over."""
+    """Number of tokens it was taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropySignal:
-    """How reported log-probs become the one number that branching compares.
+    """Reduction of reported log-probs to the one number that branching compares.
 
     The defaults take the mean, so that a short turn counts like a long one. `code_signal` is what
     ARPO's and AEPO's code computes.
@@ -64,9 +64,9 @@ class EntropySignal:
     vocabulary: int
     """Tokens the policy may choose from."""
     tokens: int = 20
-    """How many of a turn's first tokens are looked at."""
+    """Number of a turn's first tokens to measure."""
     top_k: int = 10
-    """How many log-probs the engine is asked for per token."""
+    """Log-probs requested from the engine per token."""
     over: Over = "mean"
     tail: Tail = "middle"
     unit: Unit = "log_vocabulary"

@@ -53,7 +53,7 @@ from agentrl.trajectory import Failed, Leaf, Tree
 
 @dataclass(slots=True)
 class _Seated:
-    """What a seat plays."""
+    """Start that a slot plays, and its progress."""
 
     start: Start
     tokens: int = 0
@@ -70,21 +70,21 @@ class _Group:
     topology: AnyTopology
     target: int
     roots: int = 0
-    """How many seats it begins with."""
+    """Number of slots it begins with."""
     owed: int = 0
     """Seats that were asked for and have not come to play yet."""
     growing: Growing[Any] | None = None
     """None until its first seat plays."""
     tree: Tree | None = None
     pending: deque[Start] = field(default_factory=deque[Start])
-    """What the topology has begun and no seat plays yet."""
+    """Starts of the topology that no slot plays yet."""
     seated: dict[int, _Seated] = field(default_factory=dict[int, _Seated])
     chains: set[int] = field(default_factory=set[int])
     """Seats beyond the topology's budget, because the group was made larger."""
     kept: KeptTree | None = None
 
     def next(self, sample: int) -> Start | None:
-        """Return what a seat plays; None when the topology has nothing for it."""
+        """Return the start that a slot plays; None when the topology has none for it."""
         seated, growing = self.seated.get(sample), self.growing
         assert growing is not None
         if seated is None:
@@ -196,7 +196,7 @@ class GatedTrees(Topology):
         self._on_over(shaped)
 
     def figures(self) -> Mapping[str, float]:
-        """Return what came of the groups that were over since the last call."""
+        """Return branching metrics of the groups that ended since the last call."""
         latest, self._latest = self._latest, []
         return branching_figures(latest)
 
@@ -429,7 +429,7 @@ def _versions(tree: Tree, node: int | None) -> list[int]:
 
 
 def _leaving(parent: Seat, growing: Growing[Any], start: Start) -> Leaving | None:
-    """Return what a record keeps of a branch."""
+    """Return the recorded branch of a start; None where it has no record, decision or copy."""
     why = next((d for d in reversed(growing.decisions) if start in d.children), None)
     copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
     if parent.record is None or why is None or copied is None or why.boundary.node is None:
@@ -466,7 +466,7 @@ def _grows(topology: AnyTopology, target: int) -> Grows:
 
 
 def _place(group: KeptGroup, tree: KeptTree, origin: Origin) -> Place | None:
-    """Return where a trajectory of a kept group has been."""
+    """Return the place of a kept trajectory at `origin`; None where it is not known."""
     stand = tree.stand(origin)
     if stand is None:
         return None
@@ -474,7 +474,7 @@ def _place(group: KeptGroup, tree: KeptTree, origin: Origin) -> Place | None:
 
 
 def _relivable(seat: Seat, *, decided: bool) -> Stand:
-    """Return where a kept trajectory goes on.
+    """Return the point at which a kept trajectory resumes.
 
     The first tokens of a turn that has not been decided about are sampled again: what they were
     measured by is gone.

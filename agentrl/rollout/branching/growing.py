@@ -37,7 +37,7 @@ class Copied:
     strategy: ForkStrategy
     seconds: float
     reason: str = ""
-    """Why there is no copy, in a word: `unsupported`, `mismatch`, or whose failure it was."""
+    """Reason for a missing copy, in a word: `unsupported`, `mismatch`, or the kind of failure."""
     error: str = ""
     """The same in full; both are empty when there is a copy."""
 
@@ -278,11 +278,11 @@ class Watch(Generic[S]):
     passed: Callable[[], object] = lambda: None
     """Called at every boundary, before the topology is asked."""
     before_tokens: int = 0
-    """What a kept trajectory had added before this episode went on with it."""
+    """Tokens that a kept trajectory had added before this episode resumed it."""
 
     @property
     def top_logprobs(self) -> int:
-        """Return what the signal needs."""
+        """Number of log-probs per token that the signal needs; 0 without a signal."""
         signal = self.growing.topology.signal
         return signal.top_k if signal else 0
 

@@ -17,7 +17,7 @@ class Ended:
     failed: bool = False
     """Something broke: it has no reward and may be begun again."""
     again: bool | None = None
-    """Whether it begins again at once, where a gate decides that; None leaves it to the budget."""
+    """True to begin again at once, where a scheduler decides that; None leaves it to the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Line:
     branches: int = 0
     """Boundaries that branched on this path."""
     turn: int = 0
-    """Of the latest boundary."""
+    """Turn of the latest boundary."""
     first: float | None = None
     """The signal at the start of its root."""
     last: float | None = None
@@ -46,21 +46,21 @@ class Line:
     tools: int = 0
     """Signals after tool results that are its own, and their sum."""
     tokens: int = 0
-    """Of its own, as last heard."""
+    """Number of its own tokens, as last reported."""
 
     @property
     def is_root(self) -> bool:
-        """Whether it began at the prompt."""
+        """True when it began at the prompt."""
         return self.start.origin.turn == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What every topology keeps of one task."""
+    """State of one task's tree that all topologies share."""
 
     task_id: str
     seed: int
-    """Of the run or step: with task and path it gives every draw and every trajectory's noise."""
+    """Seed of the run or step; with task and path it gives every draw and trajectory's noise."""
     ledger: Ledger
     lines: tuple[Line, ...] = ()
     roots: int = 0

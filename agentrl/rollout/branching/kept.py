@@ -33,9 +33,9 @@ class Grows:
     """A group's tree begins."""
 
     leaves: int
-    """Of its budget."""
+    """Leaves of its budget."""
     prior: Observed | None
-    """What the groups before it had shown; None for a topology that does not ask."""
+    """Observations of the groups before it; None for a topology that does not ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 
 
 def as_note(said: Note) -> dict[str, Any]:
-    """Return what a record takes, for `from_note`."""
+    """Return a note as plain values for a record; `from_note` reads them."""
     name = type(said).__name__
     return {name: _KINDS[name].dump_python(said, mode="json")}
 
 
 def from_note(said: Mapping[str, Any]) -> Note:
-    """Return what `as_note` was given. Raises `ValueError` for anything else."""
+    """Return the note of `as_note`'s values. Raises `ValueError` for anything else."""
     ((name, value),) = said.items()
     if name not in _KINDS:
         raise ValueError(f"a note says {name!r}, and the notes of a tree say {sorted(_KINDS)}")
@@ -88,7 +88,7 @@ def event_note(event: Event) -> dict[str, Any]:
 
 @dataclass(slots=True, kw_only=True)
 class KeptTree:
-    """What the notes of one group say."""
+    """Tree of one group, from its notes."""
 
     grows: Grows
     events: list[Event] = field(default_factory=list[Event])
@@ -127,7 +127,7 @@ class KeptTree:
         return tree
 
     def latest(self, sample: int) -> tuple[Start | None, bool]:
-        """Return what a sample plays, and whether its latest try plays it and goes on."""
+        """Return the start of a sample, and whether its latest try plays it and goes on."""
         tries = [one for one in self.tries if one.sample == sample]
         starts = [start for one in tries if (start := self.starts.get(one.id)) is not None]
         own = bool(tries) and tries[-1].is_open and tries[-1].id in self.starts
@@ -138,7 +138,7 @@ class KeptTree:
         return any(isinstance(event, Ended) and event.path == path for event in self.events)
 
     def stand(self, origin: Origin) -> Stand | None:
-        """Return where the latest trajectory on this path stood as the turn began."""
+        """Return the state of the latest trajectory on this path as the turn began."""
         for one in reversed(self.tries):
             start = self.starts.get(one.id)
             if start is not None and start.path == origin.path and len(one.stands) > origin.turn:

@@ -1,4 +1,4 @@
-"""What a branching rule is: a chance, from how much the uncertainty rose and how often it split."""
+"""Branching rule: a chance, from the rise in uncertainty and the number of splits so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Chance:
     value: float
     """Within [0, 1]; a rule with a fixed threshold answers 0 or 1."""
     factor: float = 1.0
-    """What the branches in a row on this path have left of it."""
+    """Factor that remains after consecutive branches on this path."""
     score: float | None = None
-    """What a fixed threshold is compared with; None where a draw decides."""
+    """Score that a fixed threshold is compared with; None where a draw decides."""
     threshold: float = 0.0
-    """Of a fixed threshold."""
+    """Fixed threshold."""
 
 
 class BranchRule(Protocol):

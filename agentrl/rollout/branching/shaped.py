@@ -19,7 +19,7 @@ class Shaped:
     decisions: tuple[BranchDecision, ...]
     copies: tuple[Copied, ...]
     observed: Observed | None
-    """What the group adds to the topology's `prior`; None for one that learns nothing."""
+    """Observations that the group adds to the topology's `prior`; None for one without."""
 
 
 def branching_figures(shaped: Sequence[Shaped]) -> dict[str, float]:

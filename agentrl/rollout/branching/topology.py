@@ -1,4 +1,4 @@
-"""What the runner asks a topology, and how a topology's state comes back from a log.
+"""Interface of topologies, and the restoration of a topology's state from a log.
 
 A topology is pure: it takes a frozen state and what happened, and returns the next state and what
 to do. The runner owns the state, begins what it is told to begin, and reports what came of it:
@@ -21,8 +21,8 @@ from agentrl.rollout.branching.growth import Ended, Growth, Reopened
 
 S = TypeVar("S")
 Event = Boundary | Start | Ended | Reopened
-"""What a runner reports: a boundary, a start that could not be begun, the end of a trajectory, and
-that it was not the end."""
+"""Events a runner reports: a boundary, a start that could not be begun, the end of a trajectory,
+and that it was not the end."""
 
 
 class Topology(Protocol[S]):
@@ -30,7 +30,7 @@ class Topology(Protocol[S]):
 
     @property
     def signal(self) -> EntropySignal | None:
-        """How turns are probed, None for a topology that looks at no entropy."""
+        """Signal by which turns are probed; None for a topology that uses no entropy."""
         ...
 
     def start(self, task_id: str, *, seed: int) -> tuple[S, tuple[Start, ...]]:
@@ -42,7 +42,7 @@ class Topology(Protocol[S]):
         ...
 
     def probe_tokens(self, state: S, path: Path, turn: int) -> int:
-        """Return how many tokens of a turn to sample before its boundary is reported; 0 for none.
+        """Return the number of turn tokens to sample before its boundary is reported; 0 for none.
 
         They stay the turn's first tokens whatever is decided.
         """

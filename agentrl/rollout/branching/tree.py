@@ -119,7 +119,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeGrpoState:
-    """Where one task's trees stand."""
+    """State of one task's trees."""
 
     growth: Growth
     trees: tuple[Expansion, ...]

@@ -1,4 +1,4 @@
-"""How many trajectories a task gets, and how many turns each may take."""
+"""Allocation of trajectories to tasks, and of turns to each trajectory."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,7 @@ from agentrl.rollout.curation.record import TaskRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """What one task gets."""
+    """Allocation of one task: its trajectories and their turns."""
 
     trajectories: int
     max_turns: int
@@ -21,15 +21,15 @@ class Allocation(Protocol):
 
     @property
     def window(self) -> int:
-        """How many of a task's latest scores it looks at; 0 keeps no records of tasks."""
+        """Number of a task's latest scores that count; 0 keeps no records of tasks."""
         ...
 
     def first(self, record: TaskRecord, *, base: int, max_turns: int) -> Allotment:
-        """Return what a task gets to begin with; `base` and `max_turns` are the run's."""
+        """Return a task's first allotment; `base` and `max_turns` are the run's."""
         ...
 
     def more(self, group: GroupResult, *, base: int) -> int:
-        """Return how many trajectories a group gets on top, once it has ended; asked once."""
+        """Return the number of trajectories added to a group once it has ended; asked once."""
         ...
 
 
@@ -89,9 +89,9 @@ class Dars:
     form: dars.Form = "equal"
     """Lift hard tasks to equal mass, or in proportion to their hardness."""
     max_trajectories: int | None = None
-    """Of both phases; 4 (equal) or 8 (hardness) times the group size by default."""
+    """Limit over both phases; 4 (equal) or 8 (hardness) times the group size by default."""
     normalise_std: bool = False
-    """Whether the advantage divides by the standard deviation; decides a group's mass."""
+    """True when the advantage divides by the standard deviation; decides a group's mass."""
     budget_s: float | None = None
     """Most seconds of trajectories that a second phase may add, by the first phase's mean."""
 

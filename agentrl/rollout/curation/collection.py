@@ -20,7 +20,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """Which groups of a step are running, kept or dropped. Values that JSON can hold."""
+    """Groups of a step: running, kept and dropped. Values that JSON can hold."""
 
     step: int
     wanted: int
@@ -38,12 +38,12 @@ class Collection:
 
     @property
     def kept(self) -> tuple[GroupResult, ...]:
-        """Return what may train: carried groups first, then in the order they ended."""
+        """Groups that may train: carried ones first, then in the order they ended."""
         return self.carried + tuple(j.group for j in self.judged if j.verdict == "kept")
 
     @property
     def batch(self) -> tuple[GroupResult, ...]:
-        """Return what trains: the first `wanted` of the kept ones."""
+        """Groups that train: the first `wanted` of the kept ones."""
         return self.kept[: self.wanted]
 
     @property
@@ -58,7 +58,7 @@ class Collection:
 
 
 def missing_groups(state: Collection, rule: DynamicSampling | None) -> int:
-    """Return how many groups to start now; 0 while those that run may still fill the batch."""
+    """Return the number of groups to start now; 0 while running ones may still fill the batch."""
     if state.exhausted:
         return 0
     live = len(state.kept) + len(state.running)

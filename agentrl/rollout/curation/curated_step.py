@@ -41,18 +41,18 @@ class Ask:
     """Trajectories to make: samples `first_sample` to `first_sample + trajectories - 1`."""
 
     ordinal: int
-    """Which group of the step."""
+    """Index of the group within the step."""
     task: Task
     trajectories: int
     max_turns: int
     first_sample: int = 0
     tree: Tree | None = None
-    """What a first phase made; the second one adds to it."""
+    """Tree of a first phase; the second one adds to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Curated:
-    """What a step trains on."""
+    """Batch of a step: trees, loss weights and loans."""
 
     trees: tuple[Tree, ...]
     """In the order their groups were drawn, whatever order they ended in."""
@@ -100,7 +100,7 @@ class Curator:
         return self.branches, self.carried
 
     def loan(self, group: GroupResult, *, version: int) -> Loan | None:
-        """Return what a group without success is lent, of what is stored."""
+        """Return the stored success lent to a group without one; None where there is none."""
         pool, above = self.rules.pool, self.rules.success_above
         if pool is None:
             return None
@@ -179,7 +179,7 @@ class CuratedStep:
         return is_done(self._state, self.curator.rules.filter)
 
     def asks(self) -> list[Ask]:
-        """Return what to start now: second phases first, then new groups."""
+        """Return the groups to start now: second phases first, then new groups."""
         asks, self._second = self._second, []
         return asks + self._new_groups()
 

@@ -27,9 +27,9 @@ class CurationState:
     """Everything that the next step depends on. JSON through `saved.encode` and `saved.decode`."""
 
     steps: int = 0
-    """Done."""
+    """Number of completed steps."""
     position: int = 0
-    """Of the stream, where tasks come from it."""
+    """Position in the stream, where tasks come from it."""
     groups: int = 0
     """Begun behind a gate so far; their seeds follow from it."""
     sampler: UniformState | CdasState | VadeState | None = None
@@ -97,7 +97,7 @@ def usable_carried(rules: Curation, state: CurationState, version: int) -> tuple
 
 
 def record_of(state: CurationState, task_id: str) -> TaskRecord:
-    """Return what is known of a task."""
+    """Return the record of a task; `UNSEEN` without one."""
     return state.records.get(task_id, UNSEEN)
 
 
@@ -119,12 +119,12 @@ class TaskSource:
 
     @property
     def tasks(self) -> int:
-        """Return how many tasks a sampler chooses from; 0 for the stream."""
+        """Number of tasks a sampler chooses from; 0 for the stream."""
         return len(self._tasks)
 
     @property
     def position(self) -> int:
-        """Return how many tasks the stream has handed out."""
+        """Number of tasks the stream has handed out."""
         return self._stream.position if self._rules.sampler is None else 0
 
     def restore(self, state: CurationState) -> None:

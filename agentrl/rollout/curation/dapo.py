@@ -30,12 +30,12 @@ class NothingToLearn(AgentrlError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicSampling:
-    """Which groups train, and how many others may be asked for in place of those that do not."""
+    """Groups that train, and limits on requests for others in place of those that do not."""
 
     min_spread: float = 1e-6
     """Standard deviation (over n) of a group's rewards must be above it; UI-S1 asks for 0.3."""
     spread_of: SpreadOf = "reward"
-    """Of what of each trajectory: its reward, UI-S1's return from the first turn to the first
+    """Quantity of each trajectory: its reward, UI-S1's return from the first turn to the first
     mismatch, or the pay of the last turn that any of the group reached, of those that did."""
     gamma: float = 0.5
     """Discount per turn of that return."""
@@ -64,7 +64,7 @@ class DynamicSampling:
 
     @property
     def ways_out(self) -> str:
-        """Return what helps when too few groups teach something, as the end of a sentence."""
+        """Remedies when too few groups teach something, as the end of a sentence."""
         ways = "raise curation.filter.max_refills or choose tasks nearer to what the policy can do"
         return ways if self.short == "train" else f"{ways}, or set curation.filter.short: train"
 
@@ -124,7 +124,7 @@ def _why_even(rewards: Sequence[float], rule: DynamicSampling) -> Verdict:
 
 
 def to_ask(rule: DynamicSampling | None, *, wanted: int, live: int, rounds: int) -> int:
-    """Return how many groups to start now.
+    """Return the number of groups to start now.
 
     `live` groups are kept or still running, `rounds` requests went out before. Without a rule there
     is one round, of what is wanted.

@@ -27,7 +27,7 @@ def extra(
     form: Form,
     normalise_std: bool = False,
 ) -> int:
-    """Return how many trajectories a second phase adds to a group.
+    """Return the number of trajectories that a second phase adds to a group.
 
     `size` of them count so far, `base` is what the first phase asks for, and base + extra is at
     most `limit`. `equal` lifts every hard task to the mass of one that succeeds half of the time,

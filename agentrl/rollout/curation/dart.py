@@ -12,7 +12,7 @@ HAIR = 1e-9
 
 
 def rollouts(success_rate: float | None, *, base: int, threshold: float, minimum: int) -> int:
-    """Return how many trajectories a task gets: `base` below `threshold`, then fewer.
+    """Return a task's number of trajectories: `base` below `threshold`, then fewer.
 
     Never more than `base`: with a threshold under 9 / (base + 7) the formula would ask for more.
     The paper's threshold is 0.6; the code's loader sets 1.0, which thins out solved tasks only.

@@ -1,4 +1,4 @@
-"""What curation did in a step, as numbers for the metrics."""
+"""Metrics of curation in one step."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ class StepAccount:
 
     collection: Collection
     loans: tuple[Loan, ...]
-    """Of the batch."""
+    """Loans of the batch."""
     abandoned: tuple[GroupResult, ...]
-    """What groups that were stopped on the way had so far."""
+    """Results so far of groups that were stopped on the way."""
     carried_before: tuple[GroupResult, ...]
     carried_after: tuple[GroupResult, ...]
     base: int
     """Trajectories that a task gets without allocation."""
     trains: Callable[[GroupResult], frozenset[int]]
-    """Which samples of a group that has its loan train."""
+    """Selection of a group's samples that train, its loan included."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -45,7 +45,7 @@ class StepAccount:
 
     @property
     def left_out(self) -> int:
-        """Return how many trajectories with a reward are in groups that train, and do not."""
+        """Number of trajectories with a reward that do not train, in groups that train."""
         return sum(len(group.valid) - len(self.trains(group)) for group in self._batch)
 
     @property

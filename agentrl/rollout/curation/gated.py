@@ -39,7 +39,7 @@ class SavedCuration:
 
 @dataclass(slots=True, kw_only=True)
 class GatedCuration:
-    """What a gate asks and tells: `tasks`, `hooks`, and after each batch `batch`.
+    """Curation of a scheduler's groups: `tasks`, `hooks`, and after each batch `batch`.
 
     Raises `ConfigError` for rules that only a step without a gate can follow.
     """
@@ -48,7 +48,7 @@ class GatedCuration:
     wanted: int
     """Groups in a batch."""
     version: int = 0
-    """Of the trainer; set it with every `load`."""
+    """Version of the trainer; set it with every `load`."""
     flying: Callable[[], Iterable[Task]] = tuple
     """Tasks in no batch yet: the gate's `unfinished`."""
     saved_before: SavedCuration | None = None
@@ -179,7 +179,7 @@ class GatedCuration:
 
     @property
     def hooks(self) -> Hooks:
-        """Return what the gate is to call."""
+        """Callbacks for the scheduler."""
         return Hooks(on_finished=self._on_finished, more=self._more, on_group=self._on_group)
 
     def batch(self, trees: Sequence[Tree]) -> Curated:

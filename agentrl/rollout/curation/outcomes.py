@@ -1,4 +1,4 @@
-"""What curation sees of a group: rewards and lengths, no tokens. Values that JSON can hold."""
+"""Groups as curation sees them: rewards and lengths, no tokens. Values that JSON can hold."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from agentrl.trajectory import Leaf, Tree, reward_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How one trajectory ended."""
+    """Outcome of one trajectory."""
 
     sample: int
     """Index of the trajectory within its group."""
@@ -23,7 +23,7 @@ class Result:
     """The oldest that sampled one of its tokens; -1 without sampled tokens."""
     seconds: float = 0.0
     turn_rewards: tuple[float, ...] = ()
-    """What the environment paid after each turn."""
+    """Reward of the environment after each turn."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -35,19 +35,19 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """How the trajectories of one task ended in one step."""
+    """Outcomes of the trajectories of one task in one step."""
 
     step: int
     ordinal: int
-    """Which group of its step, counted from 0 in the order they were drawn."""
+    """Index of the group within its step, counted from 0 in the order they were drawn."""
     task_id: str
     asked: int
-    """How many trajectories were wanted, the second phase of an allocation included."""
+    """Number of trajectories requested, the second phase of an allocation included."""
     results: tuple[Result, ...]
 
     @property
     def key(self) -> str:
-        """Return what names this group within its run."""
+        """Name of this group within its run."""
         return f"{self.step}/{self.ordinal}"
 
     @property

@@ -1,4 +1,4 @@
-"""What is known of a task from its finished groups. Failures are no observation."""
+"""Record of a task, from its finished groups. Failures are no observation."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which methods a run combines, chosen by name, and which combinations make no sense."""
+"""Curation methods of a run, chosen by name, and the combinations that conflict."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -25,7 +25,7 @@ class Curation:
     filter: DynamicSampling | None = None
     pool: SuccessPool | None = None
     members: Balanced | None = None
-    """Which trajectories of a group train; None is all."""
+    """Selection of a group's trajectories that train; None is all."""
     steps: HighEntropySteps | None = None
     success_above: float = 0.0
     """A reward above this is a success, for length caps and the pool."""
@@ -80,18 +80,18 @@ def _bound(slot: str, keys: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the rest of the run's config means for curation."""
+    """Parts of the rest of the run's config that curation depends on."""
 
     group_size: int
     tasks_per_step: int
     tasks: int | None
     """Different train tasks; None when it is not known that the stream ends."""
     entropies: bool = False
-    """Whether the engine reports the entropy of what it samples."""
+    """True when the engine reports the entropy of what it samples."""
     max_age: int | None = None
     """Oldest version difference at which a token still trains; None without a bound."""
     gated: bool = False
-    """Whether a gate opens the groups and keeps those that wait, as in every run of a config."""
+    """True when a scheduler opens the groups and keeps those that wait, as in every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ CONFLICTS: tuple[Conflict, ...] = (
 
 
 def conflicts(rules: Curation, around: Surroundings) -> list[str]:
-    """Return what cannot be combined, in words, each with the keys on both sides."""
+    """Return the conflicts in words, each with the keys on both sides."""
     return [conflict.text for conflict in CONFLICTS if conflict.holds(rules, around)]
 
 

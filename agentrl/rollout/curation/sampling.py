@@ -1,4 +1,4 @@
-"""What the samplers that choose among known tasks have in common, and the plainest of them."""
+"""Interface of the samplers that choose among known tasks, and the uniform one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

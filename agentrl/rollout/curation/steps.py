@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighEntropySteps:
-    """Which steps of a group train."""
+    """Selection of a group's steps that train, by entropy."""
 
     keep: float = 0.8
     """Share of the steps, by entropy."""

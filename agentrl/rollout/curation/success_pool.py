@@ -21,7 +21,7 @@ class Success:
 
     @property
     def ref(self) -> str:
-        """Return what names the trajectory within its run."""
+        """Name of the trajectory within its run."""
         return f"{self.group}/{self.result.sample}"
 
 
@@ -49,21 +49,21 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """What is lent to a group, and marked as such wherever the trajectory goes."""
+    """Trajectory lent to a group, marked as lent wherever it goes."""
 
     group: str
     """Key of the group that gets it."""
     ref: str
     """The trajectory that is lent."""
     result: Result
-    """Of the trajectory lent, under the index it has in its new group."""
+    """Result of the lent trajectory, under the index it has in its new group."""
     age: int
     """Trainer version minus its oldest sampled token's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessPool:
-    """Which success may be lent."""
+    """Limits on the successes that may be lent."""
 
     max_age: int | None = 8
     """Oldest version difference of a lent token; null lends any (the released code)."""

@@ -27,7 +27,7 @@ class Evidence:
 
     @property
     def total(self) -> float:
-        """Return how many trajectories this is worth."""
+        """Number of trajectories this is worth."""
         return self.successes + self.misses
 
     def scaled(self, factor: float) -> "Evidence":
@@ -48,9 +48,9 @@ class Vade:
     """Tasks whose drawn success rate promises most: hard but possible ones, about 1 in 3."""
 
     local_decay: float = 0.7
-    """Of a task's old evidence when it is observed again; 1 forgets nothing."""
+    """Decay of a task's old evidence when it is observed again; 1 forgets nothing."""
     global_decay: float = 0.995
-    """Of every task's evidence at the end of every step."""
+    """Decay of every task's evidence at the end of every step."""
     max_evidence: float | None = 32.0
     """Most trajectories a task may count for, about 4 groups; null sets no bound."""
 
@@ -92,7 +92,7 @@ class Vade:
 
 
 def information(rate: float) -> float:
-    """Return what a task of this success rate teaches: p (1 - p)^2, highest at p = 1/3."""
+    """Return the information of a task of this success rate: p (1 - p)^2, highest at p = 1/3."""
     return rate * (1 - rate) ** 2
 
 

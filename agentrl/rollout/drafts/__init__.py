@@ -1,1 +1,1 @@
-"""What a task's last trajectories still say under newer weights, instead of saying it again."""
+"""Reuse of a task's last trajectories as drafts under newer weights, instead of sampling anew."""

@@ -23,7 +23,7 @@ class KeptDraft:
     group: int
     """Groups are counted over the run: of two of one version the later one stays."""
     world: Remembered | None = None
-    """What the environment said; not kept in checkpoints."""
+    """Exchanges of the environment; not kept in checkpoints."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class DraftCache:
 
     capacity_tokens: int
     version: int = 0
-    """Of the weights now loaded, as far as it was told."""
+    """Version of the weights now loaded, as last reported."""
     _ready: dict[Slot, KeptDraft] = field(default_factory=dict[Slot, KeptDraft])
     _fresh: dict[Slot, KeptDraft] = field(default_factory=dict[Slot, KeptDraft])
 
@@ -53,7 +53,7 @@ class DraftCache:
         self._ready.pop(slot, None)
 
     def plain(self, *, version: int) -> tuple[Mapping[str, Any], ...]:
-        """Return what was kept before `version`, as `agentrl.store.codec` packs it."""
+        """Return the drafts from before `version`, in the form `agentrl.store.codec` packs."""
         self._come_to(version)
         return tuple(
             {"task": task, "sample": sample, "group": kept.group, **kept.draft.plain()}

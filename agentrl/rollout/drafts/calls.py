@@ -1,4 +1,4 @@
-"""Where in a turn a tool call begins that a cut would leave half said."""
+"""Position in a turn of the tool call that a cut would leave incomplete."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

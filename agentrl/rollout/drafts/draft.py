@@ -10,13 +10,13 @@ from agentrl.trajectory import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedTurn:
-    """What the policy said in one turn, and what it knew of that."""
+    """Tokens the policy sampled in one turn, with log-probs, versions and alternatives."""
 
     start: int
-    """Where it begins in the context."""
+    """Start of the turn in the context."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of the policy that wrote each token, in nats."""
+    """Log-probs under the policy that wrote each token, in nats."""
     versions: tuple[int, ...]
     entropies: tuple[float, ...] = ()
     """Per token, or none."""
@@ -49,7 +49,7 @@ class Draft:
 
     @property
     def sampled_tokens(self) -> int:
-        """Return how many tokens the policy wrote."""
+        """Number of tokens the policy wrote."""
         return sum(len(turn.token_ids) for turn in self.turns)
 
     @property
@@ -77,7 +77,7 @@ class Draft:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Draft":
-        """Return what `plain` was made of."""
+        """Return the draft of `plain`'s values."""
         turns = (
             DraftedTurn(
                 start=node.parent,

@@ -1,4 +1,4 @@
-"""How much drafts have saved, as numbers for the metrics."""
+"""Metrics of draft reuse."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -1,4 +1,4 @@
-"""How the trajectories of a gate are played with drafts, and what they leave for the next time."""
+"""Play of a scheduler's trajectories with drafts, and the drafts they leave for the next time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,7 +32,7 @@ class DraftedPlay:
     sampling: Sampling
     cache: DraftCache
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     reusing: Reusing = field(default_factory=Reusing)
     max_age: int | None = None
     """Drafts whose oldest token is older would not train, and are not used; with a residual every
@@ -105,7 +105,7 @@ class DraftedPlay:
         return self.cache.plain(version=self._engine.version)
 
     def figures(self) -> dict[str, float]:
-        """Return what drafts have saved since the last call."""
+        """Return the draft metrics since the last call."""
         version = self._engine.version
         for step, counts in self._kept:
             if step < version:

@@ -30,13 +30,13 @@ Reuse = Literal["execute", "verify", "trust"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reusing:
-    """How drafts are judged, and what is asked of the world in between."""
+    """Rule by which drafts are judged, and the use of the environment in between."""
 
     rule: Rule = field(default_factory=Rule)
     residual: bool = False
-    """Whether a rejected token is drawn from what is left, so that the result is exactly p."""
+    """True to draw a rejected token from the residual, so that the result is exactly p."""
     alternatives: int = 20
-    """Of the drafting policy, how many tokens per place the residual knows."""
+    """Tokens per place of the drafting policy that the residual knows."""
     reuse: Reuse = "verify"
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class DraftedEngine:
     reusing: Reusing
     draft: Draft | None
     seed: int
-    """Of the draws that judge the draft; another one every time."""
+    """Seed of the draws that judge the draft; another one every time."""
     known: dict[int, Alternatives] = field(default_factory=dict[int, Alternatives])
     """The likeliest tokens at each place of the context that was sampled; with `residual` only."""
     reused_tokens: int = 0
@@ -73,10 +73,10 @@ class DraftedEngine:
     _end: int | None = None
     """Length of the context after the last call."""
     _settles: bool = False
-    """Whether the next token is the one that was rejected, or could not be judged."""
+    """True when the next token is the one that was rejected, or could not be judged."""
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Return what stands of the draft at this place, or sample."""
+        """Return the accepted tokens of the draft at this place, or sample."""
         if len(request.prompt) != self._end:
             self._turn, self._begun = self._turn + 1, 0
         turn = self._proposal(request)
@@ -92,7 +92,7 @@ class DraftedEngine:
         return done
 
     def _proposal(self, request: GenerateRequest) -> DraftedTurn | None:
-        """Return what is left of the draft's turn, no more than was asked for."""
+        """Return the rest of the draft's turn, no more than was asked for."""
         draft, begun = self.draft, self._begun
         if draft is None or self._turn >= len(draft.turns) or request.stop_strings:
             return None
@@ -215,7 +215,7 @@ class DraftedEngine:
 
 
 def _known(turn: DraftedTurn) -> int:
-    """Return how many first tokens are among the alternatives of their place."""
+    """Return the number of first tokens that are among the alternatives of their place."""
     for at, (token, known) in enumerate(zip(turn.token_ids, turn.alternatives, strict=True)):
         if all(token != other for other, _ in known):
             return at

@@ -1,4 +1,4 @@
-"""Which tokens of a draft stand: pure. Source: SPEC-RL (Liu et al. 2025, arXiv 2509.23232).
+"""Accepted tokens of a draft: pure. Source: SPEC-RL (Liu et al. 2025, arXiv 2509.23232).
 
 Log-probs are in nats, of the sampling distribution: `drafted` under the policy that wrote a token,
 `current` under the one that judges it. Uniform numbers are within (0, 1]. What is exact, and what
@@ -28,7 +28,7 @@ class Rule:
     leniency: float = math.exp(0.5)
     """l: 1 is the plain test, 0 keeps nothing, infinity everything that can be drawn."""
     scale: float = 1.0
-    """Of the exponent; more than 1 judges harder."""
+    """Scale of the exponent; more than 1 judges harder."""
     floor: float = 0.0
     """A token that is now less likely than this never stands."""
 
@@ -61,7 +61,7 @@ class Rule:
 def cut(
     rule: Rule, current: Sequence[float], drafted: Sequence[float], uniforms: Sequence[float]
 ) -> int:
-    """Return how many tokens stand before the first that does not.
+    """Return the number of accepted tokens before the first rejected one.
 
     Raises `ValueError` for sequences of different lengths.
     """
@@ -73,10 +73,10 @@ def cut(
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What is sampled at one place of a draft, given the token that was drafted there."""
+    """Sampling weights at one place of a draft, given the token that was drafted there."""
 
     chance: float
-    """With which the drafted class of tokens stands."""
+    """Probability with which the drafted class of tokens stands."""
     stands: ndarray
     """Weights by token id when it does; they need not sum to 1."""
     residual: ndarray
@@ -94,7 +94,7 @@ class Settlement:
 def settlement(
     rule: Rule, token: int, alternatives: Alternatives, current: Sequence[float]
 ) -> Settlement:
-    """Return how to sample at a place so that the result is exactly `current`.
+    """Return the sampling weights at a place that make the result exactly `current`.
 
     `current` are the log-probs of the whole vocabulary. Of the drafting policy only the likeliest
     tokens are known, so all others are one class: if the draft is among them the class is judged

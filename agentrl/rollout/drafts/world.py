@@ -17,7 +17,7 @@ from agentrl.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What a world was told and said, from its reset on."""
+    """Exchanges of an environment, from its reset on."""
 
     seed: int
     opening: Observation

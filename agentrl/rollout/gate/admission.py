@@ -1,4 +1,4 @@
-"""How much may be started at a version without becoming too stale to train on (AReaL)."""
+"""Number of starts a version admits without becoming too stale to train on (AReaL)."""
 
 
 def capacity(
@@ -10,7 +10,7 @@ def capacity(
     running: int,
     max_concurrent: int | None = None,
 ) -> int:
-    """Return how many more may be submitted now; negative when the bound has been overdrawn.
+    """Return the number that may be submitted now; negative when the bound has been overdrawn.
 
     `batch` is what one version consumes, in the unit of the counts (groups or trajectories).
     `accepted` counts everything ever accepted, consumed or not, and `running` what is in flight;

@@ -1,4 +1,4 @@
-"""How old sampled tokens are when they train, and which of them are too old."""
+"""Age of sampled tokens when they train, and the bound on it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,6 +16,6 @@ def trainable(versions: Sequence[int], *, version: int, max_age: int | None) -> 
 
 
 def age_histogram(versions: Iterable[Sequence[int]], *, version: int) -> dict[int, int]:
-    """Return how many sampled tokens there are of each age, youngest first."""
+    """Return the number of sampled tokens of each age, youngest first."""
     ages = Counter(version - v for run in versions for v in run if v != NOT_SAMPLED)
     return dict(sorted(ages.items()))

@@ -1,4 +1,4 @@
-"""What the trainer gets."""
+"""Batch for the trainer."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from agentrl.trajectory import Trajectory, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What the trainer gets: complete groups, and the rule which of their tokens may train."""
+    """Batch for the trainer: complete groups, and the rule which of their tokens may train."""
 
     groups: tuple[Group, ...]
     trees: tuple[Tree, ...]
@@ -24,6 +24,6 @@ class Batch:
         return trainable(trajectory.versions, version=self.version, max_age=self.max_age)
 
     def ages(self) -> dict[int, int]:
-        """Return how many sampled tokens there are of each age."""
+        """Return the number of sampled tokens of each age."""
         runs = (t.versions for tree in self.trees for t in tree.trajectories())
         return age_histogram(runs, version=self.version)

@@ -1,4 +1,4 @@
-"""How long anything may take, and what is said when it took longer."""
+"""Deadlines of the scheduler and the error when one is missed."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Stalled(AgentrlError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDeadlines:
-    """How long anything may take, in seconds."""
+    """Deadlines of the scheduler, in seconds."""
 
     turn_s: float = 600.0
     """One turn of the engine, the time at the gate not counted."""

@@ -1,4 +1,4 @@
-"""When the trajectories of a task are a group that can train."""
+"""Completeness of a group: the point at which its trajectories can train."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ GroupVerdict = Literal["open", "ready", "short"]
 
 
 def judge(group: GroupState, *, min_valid: int) -> GroupVerdict:
-    """Return what a group is after one of its trajectories ended.
+    """Return the verdict on a group after one of its trajectories ended.
 
     It is ready as soon as it has all it trains on, or when there is nothing left to wait for. Ask
     the topology first: a trajectory that it still wants has to be counted as live. A group that
@@ -21,7 +21,7 @@ def judge(group: GroupState, *, min_valid: int) -> GroupVerdict:
 
 
 def failures_kept(group: GroupState) -> int:
-    """Return how many failed trajectories a ready group carries: the gaps in its target.
+    """Return the number of failed trajectories a ready group carries: the gaps in its target.
 
     They train nothing; reports count them.
     """

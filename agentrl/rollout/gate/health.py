@@ -1,4 +1,4 @@
-"""Whether an engine gets new work: up, down after failures in a row, then probed by one request.
+"""Health of an engine: up, down after failures in a row, then probed by one request.
 
 up    --failures in a row-->  down  --probe_after_s-->  due  --one request-->  probing
 any   --an answer---------->  up                        probing  --a failure-->  down
@@ -13,10 +13,10 @@ HealthState = Literal["up", "down", "due", "probing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRule:
-    """When an engine gets no new work, and when it is asked again."""
+    """Rule for taking an engine out of work and for probing it again."""
 
     failures: int = 3
-    """In a row."""
+    """Number of failures in a row."""
     probe_after_s: float = 30.0
     """After the failure that took it down, or that of a probe."""
 
@@ -30,17 +30,17 @@ class HealthRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What an engine's requests have said about it. Frozen; times are of the caller's clock."""
+    """Health of an engine, from its requests. Frozen; times are of the caller's clock."""
 
     failures: int = 0
-    """In a row, up to now."""
+    """Number of failures in a row, up to now."""
     due_s: float | None = None
-    """When it may be probed; None while it is up."""
+    """Time from which it may be probed; None while it is up."""
     probe: str = ""
     """Id of the request that probes it."""
 
     def state(self, now_s: float) -> HealthState:
-        """Return what it may get: work when `up`, one request when `due`, else nothing."""
+        """Return its state: it gets work when `up`, one request when `due`, else nothing."""
         if self.due_s is None:
             return "up"
         if self.probe:

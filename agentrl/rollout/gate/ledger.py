@@ -1,4 +1,4 @@
-"""Who is queued, live, parked and ended. Every event goes in here, every decision comes out.
+"""Ledger of queued, live, parked and ended trajectories: events in, decisions out.
 
 A group is *open* until its trajectories have ended, then *ready*, then *taken* by a batch; or it is
 *dropped*. A trajectory is *queued*, then *live* (perhaps *parked* for its segment), then *ended*;
@@ -37,7 +37,7 @@ from agentrl.trajectory import Failed, Leaf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """What follows from the end of a trajectory."""
+    """Consequences of the end of a trajectory."""
 
     again: bool = False
     """It is queued again: it failed and is refilled alone."""
@@ -136,13 +136,13 @@ class Ledger:
         return self._groups.get(number) or self._held.get(number)
 
     def order(self, member: Member) -> Order | None:
-        """Return what a trajectory's group was opened for, where the ledger was told."""
+        """Return the order that a trajectory's group was opened for, where the ledger was told."""
         return self._groups[member.group].order
 
     # --- decisions --------------------------------------------------------------------------------
 
     def groups_to_open(self) -> int:
-        """Return how many groups to open now."""
+        """Return the number of groups to open now."""
         return groups_to_open(self.state, self.policy)
 
     def batch_is_ready(self) -> bool:
@@ -451,7 +451,7 @@ class Ledger:
             self._live -= 1
 
     def _is_gone(self, member: Member) -> bool:
-        """Whether a trajectory's age no longer matters: taken, dropped, failed or not begun."""
+        """Return whether a trajectory's age has no effect: taken, dropped, failed or not begun."""
         if member.group not in self._groups or member.phase == "stopped":
             return True
         kept = self._groups[member.group].kept

@@ -22,7 +22,7 @@ class Member:
     failures: int = 0
     restarts: int = 0
     begun: int = 0
-    """How often it was started."""
+    """Number of times it was started."""
     born: int = 0
     """Version when it was started last."""
     oldest: int | None = None
@@ -30,7 +30,7 @@ class Member:
     leaf: Leaf | None = None
     """Its end, once it has ended for good."""
     kept: KeptMember | None = None
-    """What a record kept of it, until it has begun."""
+    """Recorded state of it, until it has begun."""
     waits: bool = False
     """It is a branch with a world and a coroutine already, and queued for its place."""
 
@@ -50,23 +50,23 @@ class Group:
 
     state: GroupState
     opened: int
-    """Which opening it came with: groups opened together start side by side."""
+    """Index of the opening it came with: groups opened together start side by side."""
     requeues: int
     order: Order | None = None
-    """What it was opened for, where the ledger was told."""
+    """Order it was opened for, where the ledger was told."""
     members: list[Member] = field(default_factory=list[Member])
     is_ready: bool = False
     kept: KeptGroup | None = None
-    """What a record kept of it."""
+    """Recorded state of it."""
 
     @property
     def to_come(self) -> int:
-        """Return how many trajectories of its target have not been asked for: branches, mostly."""
+        """Number of trajectories of its target that have not been asked for: branches, mostly."""
         return max(0, self.state.target - self.state.started)
 
     @property
     def leaves(self) -> list[Leaf]:
-        """Return what the group trains on and the failures it carries, in sample order."""
+        """Leaves the group trains on and the failures it carries, in sample order."""
         leaves = [member.leaf for member in self.members if member.leaf is not None]
         valid = [leaf for leaf in leaves if not isinstance(leaf.outcome, Failed)]
         failed = [leaf for leaf in leaves if isinstance(leaf.outcome, Failed)]
@@ -100,7 +100,7 @@ def oldest_of(group: Group, member: Member) -> int | None:
 
 
 def too_old(member: Member) -> Failed:
-    """Return how a trajectory ends that its age bound has stopped too often."""
+    """Return the failure of a trajectory that its age bound has stopped too often."""
     return Failed(
         "stale",
         f"begun at version {member.born} and too old to train, after {member.restarts} restarts; "

@@ -12,13 +12,13 @@ Mode = Literal["sync", "partial", "async"]
 groups are complete, `async` (AReaL, RollArt) only while new weights are loaded."""
 
 WhenOld = Literal["mask", "restart"]
-"""What becomes of a trajectory with tokens beyond the age bound: only its fresh tokens train, or it
+"""Treatment of a trajectory with tokens beyond the age bound: only its fresh tokens train, or it
 is begun again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePolicy:
-    """When trajectories run, and what a batch is. Ages and lags are counted in versions."""
+    """Schedule of trajectories and size of a batch. Ages and lags are counted in versions."""
 
     mode: Mode = "sync"
     groups_per_step: int
@@ -37,17 +37,17 @@ class GatePolicy:
     """No token older than this trains."""
     when_old: WhenOld = "mask"
     max_restarts: int = 2
-    """Of one trajectory for its age; after that it fails, and says so."""
+    """Restarts of one trajectory for its age; after that it fails, and says so."""
     retries: int = 2
-    """Of one trajectory after failures."""
+    """Retries of one trajectory after failures."""
     min_valid: int = 0
     """A group with fewer trajectories that did not fail is never trained."""
     requeues: int = 1
-    """How often the task of such a group is tried again as a new group."""
+    """Number of times the task of such a group is tried again as a new group."""
     rolling: bool = False
     """In `async`: engines take new weights in turn, and the gate stays open."""
     segment: SegmentBudget | None = None
-    """How far a trajectory may get before it waits for the next version."""
+    """Budget of a trajectory before it waits for the next version."""
 
     def __post_init__(self) -> None:
         for name, least in (("groups_per_step", 0), ("group_size", 1), ("concurrency", 1)):
@@ -89,7 +89,7 @@ class GatePolicy:
 
     @property
     def closes_between_steps(self) -> bool:
-        """Whether nothing is generated while the trainer works."""
+        """True when nothing is generated while the trainer works."""
         return self.mode != "async"
 
     @property
@@ -135,7 +135,7 @@ class SchedulerState:
 
     version: int
     waiting: bool
-    """Whether the trainer waits for a batch."""
+    """True when the trainer waits for a batch."""
     open: int
     """Groups with a trajectory that has not ended."""
     ready: int
@@ -149,7 +149,7 @@ class SchedulerState:
     parked: int
     """Of those, the ones that have used up their segment."""
     dry: bool = False
-    """Whether there is no further task at the moment."""
+    """True when there is no further task at the moment."""
     held: int = 0
     """Groups of a killed run that wait for the version they came from."""
     reached: int | None = None
@@ -159,7 +159,7 @@ class SchedulerState:
 
 
 def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
-    """Return how many groups to open now."""
+    """Return the number of groups to open now."""
     if state.dry:
         return 0
     have = state.open + state.ready
@@ -186,7 +186,7 @@ def groups_to_open(state: SchedulerState, policy: GatePolicy) -> int:
 
 
 def places_free(state: SchedulerState, policy: GatePolicy) -> int:
-    """Return how many queued trajectories may start now."""
+    """Return the number of queued trajectories that may start now."""
     return max(0, min(state.queued, policy.concurrency - state.live))
 
 

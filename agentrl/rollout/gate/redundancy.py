@@ -1,4 +1,4 @@
-"""What starting more trajectories than a group needs does to the lengths it trains on (ROLL)."""
+"""Length bias from starting more trajectories than a group needs (ROLL)."""
 
 from dataclasses import dataclass
 

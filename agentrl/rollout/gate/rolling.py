@@ -63,7 +63,7 @@ class Roll:
         self._last_s = 0.0
 
     def figures(self) -> dict[str, float]:
-        """Return how long the last roll took, for the metrics."""
+        """Return the seconds of the last roll, for the metrics."""
         return {"gate/roll_s": self._last_s}
 
     async def begin(self, weights: Any, version: int) -> None:

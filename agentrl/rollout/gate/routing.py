@@ -15,7 +15,7 @@ from agentrl.thread import to_the_end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
-    """How much a request weighs by the length of its prompt (AgentMath)."""
+    """Weight of a request by the length of its prompt (AgentMath)."""
 
     base_tokens: int = 4096
     """A prompt weighs one more for each of these."""
@@ -68,13 +68,13 @@ def session_of(request_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Where a trajectory was last."""
+    """Engine that last served a trajectory."""
 
     index: int
     tokens: int
-    """What its cache covers."""
+    """Tokens its cache covers."""
     version: int
-    """Of the weights that the cache is of."""
+    """Version of the weights that the cache is of."""
     failed: bool = False
     """Its last request there failed: the next one goes elsewhere."""
 
@@ -122,7 +122,7 @@ class Router:
 
     @property
     def up(self) -> tuple[bool, ...]:
-        """Whether each engine gets new work."""
+        """Per engine, true when it gets new work."""
         return tuple(health.due_s is None for health in self._health)
 
     async def generate(self, request: GenerateRequest) -> Completion:

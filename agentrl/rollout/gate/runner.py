@@ -187,7 +187,7 @@ class Gate(Closing):
         return [self._trees[number].task for number in sorted(self._trees)]
 
     def activities(self) -> list[Activity]:
-        """Return what every live trajectory is doing."""
+        """Return the activity of every live trajectory."""
         return [run.activity for run in self._running.values()]
 
     @property
@@ -213,7 +213,7 @@ class Gate(Closing):
         self._bias = LengthBias(**saved["bias"])
 
     def figures(self) -> dict[str, float]:
-        """Return what the gate has done so far, for the metrics."""
+        """Return the metrics of the scheduler so far."""
         return {
             **self._ledger.figures(),
             "gate/retried": self._counts["retried"],
@@ -430,7 +430,7 @@ class Gate(Closing):
             self._complete(member.group, trains=end.group == "ready")
 
     def _leaf(self, member: Member, run: Running) -> Leaf | None:
-        """Return how a trajectory ended; None when it has been begun again or is not needed."""
+        """Return the leaf of a trajectory; None when it has been begun again or is not needed."""
         if member.phase == "stopped":
             return None
         if not run.task.cancelled() and (error := run.task.exception()) is not None:

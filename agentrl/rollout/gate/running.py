@@ -37,7 +37,7 @@ class Running:
 
     @property
     def activity(self) -> Activity:
-        """Return what it is doing."""
+        """Current activity."""
         seat = self.seat
         return Activity(
             task=seat.tree.task.id,

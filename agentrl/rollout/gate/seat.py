@@ -1,4 +1,4 @@
-"""What one trajectory sees of the run: an engine behind the gate, and its environment, watched.
+"""Slot of one trajectory: an engine behind the scheduler, and its environment, watched.
 
 An episode plays against these and never notices that it was parked: its requests wait here for the
 gate outside every deadline, and its clock stands still meanwhile.
@@ -100,19 +100,19 @@ class Seat:
     """The event loop's clock, in seconds."""
     segment: SegmentBudget | None = None
     order: Order | None = None
-    """What its group was opened for; None is the run's own numbers."""
+    """Order of its group; None is the run's own numbers."""
     record: TrajectoryRecord | None = None
-    """What keeps it."""
+    """Its durable record."""
     stand: Stand | None = None
-    """Where it goes on, if it was kept and not begun again."""
+    """Point it resumes at, if it was kept and not begun again."""
     asks_again: int = 0
-    """How many more of its requests may be lost with an engine; then it fails."""
+    """Number of its requests that may still be lost with an engine; then it fails."""
     sampler: Sampler | None = None
-    """What samples, where it is not the engine itself."""
+    """Sampler in place of the engine itself."""
 
     phase: Phase = "start"
     since_s: float = 0.0
-    """When the phase began."""
+    """Time at which the phase began."""
     tokens: int = 0
     """Sampled so far."""
     turns: int = 0
@@ -218,7 +218,7 @@ class Seat:
         self._turn_is_open = True
 
     async def _room(self) -> int | None:
-        """Return how many tokens the segment has left, waiting for the next one if it is full."""
+        """Return the number of tokens the segment has left; wait for the next one if it is full."""
         if self.segment is None:
             return None
         match segment_verdict(self._use, self.segment):

@@ -6,14 +6,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBudget:
-    """What one trajectory may use before it waits for the next version of the weights."""
+    """Budget of one trajectory before it waits for the next version of the weights."""
 
     tokens: int
     """Sampled in one segment."""
     turns: int
-    """Of one segment; each may call a tool."""
+    """Turns of one segment; each may call a tool."""
     segments: int
-    """Of one trajectory; after the last it is truncated."""
+    """Segments of one trajectory; after the last it is truncated."""
 
     def __post_init__(self) -> None:
         for name in ("tokens", "turns", "segments"):
@@ -23,7 +23,7 @@ class SegmentBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentUse:
-    """What a trajectory has used."""
+    """Use of a trajectory's budget."""
 
     index: int = 0
     """Segments before this one."""
@@ -42,7 +42,7 @@ class SegmentUse:
 def segment_verdict(
     use: SegmentUse, budget: SegmentBudget
 ) -> Literal["goes_on", "waits", "truncated"]:
-    """Return what a trajectory does before its next request."""
+    """Return the verdict on a trajectory before its next request."""
     if use.tokens < budget.tokens and use.turns < budget.turns:
         return "goes_on"
     return "waits" if use.index + 1 < budget.segments else "truncated"

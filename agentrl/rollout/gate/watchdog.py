@@ -1,4 +1,4 @@
-"""What every trajectory is doing and since when; what has been at it for too long."""
+"""Activities of all trajectories, and those that are past their deadline."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ Phase = Literal["start", "reset", "generate", "step", "fork", "close", "gate", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What one trajectory is doing."""
+    """Current activity of one trajectory."""
 
     task: str
     group: int
     sample: int
     phase: Phase
     since_s: float
-    """When it began, on the event loop's clock."""
+    """Time at which it began, on the event loop's clock."""
 
     def describe(self, now_s: float) -> str:
         """Return it in words, with how long it has been going on."""
@@ -34,7 +34,7 @@ def overdue(
     deadlines_s: Mapping[Phase, float],
     grace_s: float,
 ) -> list[Activity]:
-    """Return what is past its own deadline by more than `grace_s`, the longest first.
+    """Return the activities past their own deadline by more than `grace_s`, the longest first.
 
     A phase has its deadline where it happens; what is overdue here has not kept to it. A phase
     without one is never overdue.
