@@ -13,9 +13,9 @@ from agentrl.task import Split, Task, split_of
 HeldOut = Literal["seed", "template"]
 LEVELS = (1, 2, 3)
 SEEDS: dict[Split, range] = {"train": range(2**31), "heldout": range(2**31, 2**32)}
-"""Where the seeds of a split's tasks lie."""
+"""Ranges of the seeds of tasks, by split."""
 Wanted = dict[str, Any]
-"""What one task of a kind is about; JSON-serialisable. `goal` is what the agent reads."""
+"""Parameters of one task of a kind; JSON-serialisable. `goal` is the text that the agent reads."""
 _TRIES = 100
 
 
@@ -104,7 +104,7 @@ class TemplateTasks(ABC, Generic[T]):
 
     @abstractmethod
     def filled_in(self, template: T, random: Random, seed: int) -> Wanted:
-        """Return what a task of a template wants. Raises `Unfit` to be asked with another seed."""
+        """Return the parameters of a template's task; `Unfit` to be asked with another seed."""
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Yield the tasks of a split; a problem comes once."""

@@ -65,7 +65,7 @@ class Cells:
 
 
 class Admission:
-    """What one pool's `Pressure` allows. For one event loop.
+    """Admission to one pool, within its `Pressure`. For one event loop.
 
     `ConfigError` for settings under which nothing could ever start.
     """
@@ -89,7 +89,7 @@ class Admission:
         self._cells = Cells(self)
 
     def cell(self) -> Cells:
-        """Return what to enter for one cell or command; `SandboxError` when it waits too long."""
+        """Return the context of one cell or command; `SandboxError` when it waits too long."""
         return self._cells
 
     async def session(self) -> Place:
@@ -107,7 +107,7 @@ class Admission:
             turnstile.close(why)
 
     def figures(self) -> Mapping[str, float]:
-        """Return how busy the pool is now, and how long was waited since it exists."""
+        """Return the load of the pool now, and the waiting times since it exists."""
         return {
             "live": self._live,
             "running": self._running,

@@ -1,4 +1,4 @@
-"""What an opened session and its forks share on the host: the keeper's channel, who listens."""
+"""Host side of an opened session and its forks: the keeper's channel and its listeners."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from agentrl_sandbox.line import Line
 
 KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
 GRACE_S = 20.0
-"""How long a keeper may take for what takes no time before it counts as gone."""
+"""Deadline of a keeper for what takes no time, before it counts as gone."""
 
 
 class Member(Protocol):
@@ -29,7 +29,7 @@ class Member(Protocol):
 
 
 class Family:
-    """A keeper's channel, and which sessions (one opened, the others its forks) still use it."""
+    """A keeper's channel, and the sessions (one opened, the others its forks) that still use it."""
 
     def __init__(
         self, settings: SandboxSettings, admission: Admission, fence: SessionFence | None
@@ -42,7 +42,7 @@ class Family:
 
     @property
     def members(self) -> int:
-        """Return how many sessions there are."""
+        """Number of sessions."""
         return len(self._members)
 
     def join(self, number: int, member: "Member") -> None:

@@ -15,7 +15,7 @@ from agentrl_sandbox.reaping.owner import Owner, World
 from agentrl_sandbox.reaping.plan import Held, Resource, State, removable, state_of
 
 DIRECTORIES = ("agentrl-sandbox-", "agentrl-container-")
-"""How the names of directories of sandboxes on the host begin. One may name no owner; any other
+"""Prefixes of the names of directories of sandboxes on the host. One may name no owner; any other
 directory of ours does."""
 _CGROUP_DEPTH = 8
 
@@ -31,7 +31,7 @@ class _Survey:
     """Engines that do not answer, and what they said instead."""
 
     def states(self, here: World) -> dict[Owner, State]:
-        """Return what is known of every owner that was met."""
+        """Return the state of every owner that was met."""
         owners = {h.owner for h in self.held if h.owner is not None} | self.folders.keys()
         locked = {owner for owner, path in self.folders.items() if record.is_locked(path)}
         running = {owner for owner in owners if owner.runs}

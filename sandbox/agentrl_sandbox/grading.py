@@ -20,7 +20,7 @@ CHECKER_LIMITS = Limits(
 
 
 def checker_sessions(limits: Limits = CHECKER_LIMITS) -> OpenSession:
-    """Return what opens sessions to grade in: never one that an episode has had.
+    """Return a function that opens sessions to grade in: never one that an episode has had.
 
     Inside a run's scope they share one pool, apart from the pool of the episodes.
     """

@@ -20,7 +20,7 @@ from agentrl.thread import in_thread
 from agentrl_sandbox.lease import Lease, new_mark
 
 STDERR_BYTES = 2**16
-"""How much of what it said last on stderr is kept."""
+"""Bytes at the end of its stderr that are kept."""
 _CHUNK_BYTES = 2**16
 _POLL_S = 0.01
 _END_S = 5.0
@@ -88,7 +88,7 @@ class HostProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Return how it ended, or None while it runs."""
+        """Exit status, or None while it runs."""
         return self._process.returncode
 
     @property

@@ -1,4 +1,4 @@
-"""What this machine can isolate with: the rows of `agentrl doctor`. Probing changes nothing."""
+"""Isolation layers of this machine: the rows of `agentrl doctor`. Probing changes nothing."""
 
 import contextlib
 import os

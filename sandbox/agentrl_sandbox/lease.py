@@ -1,4 +1,4 @@
-"""What this process holds outside its own memory, so that somebody removes it when we cannot.
+"""Leases on what this process holds outside its memory, so that it is removed when we cannot.
 
     with Lease.take("directory", f"/tmp/agentrl-sandbox-{new_mark()}") as lease:
         os.mkdir(lease.name)        # a kill -9 from here on: a reaper deletes it
@@ -78,12 +78,12 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """Return what was given to `take`."""
+        """Name that was given to `take`."""
         return self._resource.name
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Return what the environment of leased processes has to hold."""
+        """Variables that the environment of leased processes has to hold."""
         return {remove.MARK: self._resource.name}
 
     def release(self) -> None:
@@ -226,7 +226,7 @@ _holders: dict[int, _Holder] = {}
 
 
 def _holder() -> _Holder:
-    """Return what this process holds, and nothing that its parent did."""
+    """Return the holder of this process, never that of its parent."""
     return _holders.setdefault(os.getpid(), _Holder())
 
 

@@ -36,7 +36,7 @@ class Expired(Exception):
 
 
 class Outcome(NamedTuple):
-    """What an interpreter says of a cell."""
+    """Outcome of a cell, as its interpreter reports it."""
 
     status: ExecStatus
     value: str | None
@@ -190,7 +190,7 @@ class Line:
 
 
 def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> Outcome:
-    """Return what a well-formed answer says; `Violation` for any other."""
+    """Return the outcome in a well-formed answer; `Violation` for any other."""
     texts = [body.get(key) for key in _TEXTS]
     status, sizes = body.get("status"), body.get("images")
     if (

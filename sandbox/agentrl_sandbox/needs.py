@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
 
 PROBE_S = 1.0
-"""How long a trial is waited for; what takes longer is left to the first session."""
+"""Deadline of a trial; what takes longer is left to the first session."""
 
 
 def missing_sandbox(config: "RunConfig") -> Iterator[str]:

@@ -33,7 +33,7 @@ _FDS_OF_OTHERS = 512
 
 
 class _Slot:
-    """Where one supervisor is, or will be."""
+    """Slot of one supervisor, running or to come."""
 
     def __init__(self) -> None:
         self.supervisor: Supervisor | None = None
@@ -41,7 +41,7 @@ class _Slot:
         self.families: set[Family] = set()
 
     def load(self) -> int:
-        """Return how many sessions are open here; forgets those whose keeper is gone."""
+        """Return the number of open sessions here; forgets those whose keeper is gone."""
         self.families = {family for family in self.families if not family.channel.ended}
         return len(self.families)
 
@@ -79,11 +79,11 @@ class ForkServerPool:
             raise
 
     def figures(self) -> Mapping[str, float]:
-        """Return how many wait and how long they did, for metrics."""
+        """Return the load of the pool and its waiting times, for metrics."""
         return self._admission.figures()
 
     def loads(self) -> list[int]:
-        """Return how many opened sessions each supervisor has."""
+        """Return the number of opened sessions of each supervisor."""
         return [slot.load() for slot in self._slots]
 
     async def close(self) -> None:

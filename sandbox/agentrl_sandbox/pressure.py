@@ -1,11 +1,11 @@
-"""The rules of admission, as arithmetic on a clock that is given: how fast, how much memory."""
+"""Rules of admission, as arithmetic on a clock that is given: rate of starts, free memory."""
 
 from collections.abc import Callable
 
 READ_EVERY_S = 0.05
-"""How old a reading of the machine's memory may be."""
+"""Greatest age of a reading of the machine's memory."""
 START_BYTES = 8 * 2**20
-"""What a session takes at once; counted until the next reading shows it."""
+"""Memory that a session takes at once; counted until the next reading shows it."""
 REOPEN_BYTES_MAX = 256 * 2**20
 """After a shortage a quarter more than must be free has to be, and never more than this more."""
 
@@ -44,7 +44,7 @@ class Memory:
         self._available_bytes = 0
 
     def available_bytes(self, now_s: float) -> int:
-        """Return what is available, less what was promised since the last reading."""
+        """Return the available memory, less what was promised since the last reading."""
         if now_s - self._read_at_s >= READ_EVERY_S:
             self._read_at_s = now_s
             self._available_bytes = self._read()

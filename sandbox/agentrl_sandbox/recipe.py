@@ -1,4 +1,4 @@
-"""What the images for containers are made of, and what they are called."""
+"""Recipes of the images for containers, and their names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ PROGRAMS = (
 """Those of the programs on it, each with a command of the same name."""
 DEBIAN = "bookworm"
 BASE = f"agentrl-debian:{DEBIAN}"
-"""What `bootstrap` makes of Debian, and other images are built on."""
+"""Debian image that `bootstrap` makes, and other images are built on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Recipe:
 
     kind: Kind
     setting: str
-    """That names the image."""
+    """Setting that names the image."""
     tag: str
     slim: str
     """The image of a registry that is its base, unless Debian is bootstrapped."""

@@ -13,14 +13,14 @@ from agentrl_sandbox.inside.root import Step
 from agentrl_sandbox.visible_files import covered_paths, usr_directories
 
 ARCHIVE = "/run/agentrl.zip"
-"""What a supervisor runs."""
+"""Archive that a supervisor runs."""
 FILES: Mapping[str, bytes] = {
     "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
     "/etc/passwd": b"agent:x:1000:1000::/home/agent:/bin/bash\n",
     "/etc/group": b"agent:x:1000:\n",
     "/etc/nsswitch.conf": b"hosts: files\n",
 }
-"""What programs look up, with nothing of this machine in it."""
+"""Files that programs look up, with nothing of this machine in them."""
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ABOVE = ("/usr", "/usr/local")
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")

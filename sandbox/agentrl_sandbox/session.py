@@ -373,7 +373,7 @@ class Session:
         return self._lost(said, status, error, seconds)
 
     async def _why_broken(self, line: Line, seconds: float) -> ExecResult:
-        """Return what ended an interpreter that hung up."""
+        """Return the result of a cell whose interpreter hung up."""
         if self._closed:
             raise SandboxError("this session was closed meanwhile; open another one")
         if self._last_words is None:

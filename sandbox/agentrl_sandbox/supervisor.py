@@ -17,11 +17,11 @@ from agentrl_sandbox.inside.frames import START_S, encode
 from agentrl_sandbox.launch import Launcher, Started
 
 END_S = 5.0
-"""How long a supervisor may take to end when its socket is closed, before it is killed."""
+"""Deadline for a supervisor to end when its socket is closed, before it is killed."""
 
 
 class Opened(NamedTuple):
-    """What stands for a new session: the socket of its keeper, and its bounds where there are."""
+    """Handle of a new session: the socket of its keeper, and its cgroup where there is one."""
 
     socket: socket.socket
     fence: SessionFence | None

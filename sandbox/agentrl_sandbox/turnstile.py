@@ -32,7 +32,7 @@ class Turnstile:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiters."""
         return len(self._line)
 
     def passes(self) -> bool:

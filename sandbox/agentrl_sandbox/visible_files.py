@@ -17,7 +17,7 @@ _OF_USR = (
 _USR = (Path("/usr"), Path("/usr/local"))
 _PROGRAMS = tuple(directory / name for directory in _USR for name in ("bin", "sbin"))
 _OF_SYSTEM = (Path("/usr/lib"), Path("/usr/lib64"))
-"""Where the system's own package manager installs Python packages, and nobody else."""
+"""Directories where only the system's own package manager installs Python packages."""
 _PACKAGES = ("python*/*-packages", "pypy*/*-packages")
 _OURS = "agentrl*"
 

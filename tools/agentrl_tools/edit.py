@@ -41,9 +41,9 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
 
 
 def places(text: str, part: str) -> list[int]:
-    """Return where `part` begins in `text`, overlaps included.
+    """Return the offsets of `part` in `text`, overlaps included.
 
-    Not more than 1000 places, and fewer of a long part, but always two where there are two.
+    Not more than 1000, and fewer of a long part, but always two where there are two.
     """
     found: list[int] = []
     at = text.find(part)

@@ -1,4 +1,4 @@
-"""What tools on a sandbox session share: the session itself, opened once and forked once."""
+"""Sandbox session that the tools of a trajectory share: opened once and forked once."""
 
 import copy
 from typing import Self

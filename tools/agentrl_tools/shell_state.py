@@ -1,4 +1,4 @@
-"""What makes a fresh bash go on where the last one ended.
+"""State with which a fresh bash continues where the last one ended.
 
 A live bash cannot be forked with its session, so every command gets a bash of its own. What lives
 on between them is text: a script that one shell writes at its end and the next evaluates first.
@@ -28,7 +28,7 @@ BASH: Final = (
 
 
 def script(command: str, *, state: bytes, number: int) -> bytes:
-    """Return what bash reads to run `command` after whatever left `state`, empty for nothing.
+    """Return the input of bash that runs `command` after `state`, which is empty at first.
 
     `number` marks the state that this command will leave. The command must hold no NUL.
     """

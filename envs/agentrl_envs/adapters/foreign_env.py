@@ -1,4 +1,4 @@
-"""What environments played by a host share: where the host is, and an episode's life in it."""
+"""Shared parts of environments played by a host: its location, and an episode's life in it."""
 
 import copy
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class ForeignEpisode:
         await self.ask("open", settings)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
-        """Return what the episode's world answers; `EnvError` for anything that goes wrong."""
+        """Return the answer of the episode's process; `EnvError` for anything that goes wrong."""
         if self._host is None:
             raise RuntimeError("no episode is running; await env.reset() first")
         return await self._host.ask(method, params, timeout_s=self.timeout_s, session=self._session)
@@ -68,7 +68,7 @@ class ForeignEpisode:
 
 
 def step_of(task: Task, answer: dict[str, Any]) -> Step:
-    """Return what a host answered as a step; `EnvError` for a reward that is no number."""
+    """Return a host's answer as a step; `EnvError` for a reward that is no number."""
     reward = checked_reward(task, float(answer["reward"]))
     info: Info = dict(answer.get("info", {}))
     seen = Observation((Message("user", answer["text"]),) if answer["text"] else ())

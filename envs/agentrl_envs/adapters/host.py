@@ -25,7 +25,7 @@ Kind = Literal["gem", "openenv", "reasoning", "verifiers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a library lives, and what it sees."""
+    """Location of a library, and the part of this machine that it sees."""
 
     kind: Kind
     python: str
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return what starts a host there."""
+        """Command that starts a host there."""
         kind = HOSTED / f"{self.kind}_kind.py"
         return (self.python, "-u", str(HOSTED / "host.py"), str(kind), *self.path)
 
@@ -113,7 +113,7 @@ class Host:
     async def ask(
         self, method: str, params: Mapping[str, Any], *, timeout_s: float, session: int
     ) -> Any:
-        """Return what the library answers.
+        """Return the library's answer.
 
         Raises `EnvError` for what it raised, for a missed deadline and for a host that is gone. A
         session that misses a deadline, or whose caller is cancelled, is killed.
@@ -203,7 +203,7 @@ def _message(line: bytes) -> Mapping[str, Any]:
 
 
 class HostError(Exception):
-    """What a host answered instead of a result."""
+    """Error that a host answered instead of a result."""
 
 
 class Hosts:
@@ -217,7 +217,7 @@ class Hosts:
 
     @classmethod
     async def of(cls, place: Place) -> "Hosts | None":
-        """Return what the run shares; None outside of a run."""
+        """Return the hosts that the run shares; None outside of a run."""
 
         async def made() -> Hosts:
             return cls(place)

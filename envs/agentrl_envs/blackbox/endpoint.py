@@ -1,4 +1,4 @@
-"""What a program is told of the model it is to use."""
+"""Endpoint of the model that a program is to use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, place: Place) -> "Endpoint":
-        """Return what leads to a place at the gateway."""
+        """Return the endpoint of a place at the gateway."""
         return cls(openai_url=f"{place.url}/v1", anthropic_url=place.url, key=place.key)
 
     @property

@@ -159,7 +159,7 @@ class BlackBoxEnv(BaseEnv):
         return self._gateway
 
     async def _asked(self) -> Observation | None:
-        """Return what the program asks that the policy can be shown; None when it has ended."""
+        """Return the program's next question for the policy; None when the program has ended."""
         while (question := await self._next()) is not None:
             observation = _observation(question)
             fault = await conversation_fault(observation)

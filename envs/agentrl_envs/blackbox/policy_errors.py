@@ -8,7 +8,7 @@ from types import MappingProxyType
 from agentrl.errors import ConfigError, EnvError
 
 PolicyErrors = Mapping[str, float]
-"""What an episode is paid that ends with an error. A key is an exception's qualified name
+"""Rewards of episodes that end with an error. A key is an exception's qualified name
 (`agents.exceptions.MaxTurnsExceeded`), with the beginning of its message behind `: ` where the
 name alone says too little, or an exit code of a command (`3`)."""
 

@@ -19,10 +19,10 @@ from agentrl_sandbox.lease import Lease, new_mark
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
-"""How much of a command's output is its result; the rest is read and dropped."""
+"""Bytes of a command's output that are its result; the rest is read and dropped."""
 
 _TOLD_CHARS = 2000
-"""How much of its stderr is in the error of a command."""
+"""Characters at the end of a command's stderr that are in its error."""
 
 
 class Program(Protocol):
@@ -44,7 +44,7 @@ class Function:
     agent: Callable[[Task, Endpoint], Any]
 
     async def run(self, task: Task, endpoint: Endpoint) -> Any:
-        """Return what the function returns."""
+        """Return the result of the function."""
         if inspect.iscoroutinefunction(self.agent):
             return await without_exit(self.agent(task, endpoint))
         result = await in_thread(self.agent, task, endpoint)
@@ -64,7 +64,7 @@ class Command:
     pass_env: tuple[str, ...] = ()
 
     async def run(self, task: Task, endpoint: Endpoint) -> str:
-        """Return what the program wrote; `EnvError` when it ends with another code than 0."""
+        """Return the program's output; `EnvError` when it ends with another code than 0."""
         folder = Path(tempfile.gettempdir(), f"agentrl-program-{new_mark()}")
         lease = Lease.take("directory", str(folder))
         try:

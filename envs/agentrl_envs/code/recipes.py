@@ -15,14 +15,14 @@ Spelling = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one family's question becomes a program."""
+    """Translation of one family's question into a program."""
 
     question: str
     """A regular expression; its named groups fill the program."""
     program: str
     """A format string."""
     spell: Mapping[str, Spelling] = field(default_factory=dict[str, Spelling])
-    """How a group is spelled in Python, where that differs from the question."""
+    """Spellings of groups in Python, where they differ from the question."""
 
     def code(self, question: str) -> str | None:
         """Return the program for a question, or None when it is worded unlike any known one."""

@@ -55,7 +55,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked, and the chain of facts that leads to the answer."""
+    """Question, and the chain of facts that leads to the answer."""
 
     hops: tuple[Hop, ...]
     country: str

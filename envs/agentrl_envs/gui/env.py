@@ -115,7 +115,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         return self._running().desktop
 
     async def places(self) -> Mapping[int, Box]:
-        """Return where the elements are that were shown last, in the units of coordinates.
+        """Return the boxes of the elements shown last, in the units of coordinates.
 
         Where only the picture was shown they are looked for now, and numbered anew.
         """

@@ -23,7 +23,7 @@ class Looked:
         return await self.desktop.read(path)
 
     async def files(self, folder: str) -> Mapping[str, str]:
-        """Return what lies below a directory."""
+        """Return the entries below a directory."""
         return await self.desktop.files(folder)
 
     async def quit(self) -> bool:
@@ -31,7 +31,7 @@ class Looked:
         return await self.desktop.quit()
 
     async def nodes(self) -> Sequence[Node]:
-        """Return what the programs show."""
+        """Return the accessibility nodes of the programs."""
         wants = replace(self.wants, kinds=("axtree",))
         return (await look(self.desktop, wants, Numbers())).nodes
 

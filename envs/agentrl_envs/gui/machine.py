@@ -40,7 +40,7 @@ class DesktopMachine:
         return spots[covers.index(None)]
 
     async def pointer(self) -> tuple[int, int]:
-        """Return where the mouse is."""
+        """Return the position of the mouse."""
         x, y = (await self._desktop.ask("pointer")).body["at"]
         return x, y
 

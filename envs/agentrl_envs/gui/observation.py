@@ -1,4 +1,4 @@
-"""What an agent is shown of a desktop: its accessibility trees as text, its screen as a picture."""
+"""Observations of a desktop: its accessibility trees as text, its screen as a picture."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ _PLUMBING = {
 }  # fmt: skip
 """Roles that tell nothing where they have no name, and have none of their own content."""
 _NAMED_BY_CONTENT = {"cell", "columnheader", "heading", "link", "option", "rowheader"}
-"""Where nothing else is their name, what is written in them is."""
+"""Roles whose content is their name where they have no other."""
 _MUTE = {"scroll bar", "separator", "split pane", "viewport"}
 _EMBEDDED = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands in a text for an element within it, which is told by itself."""
@@ -57,7 +57,7 @@ _FLAGS = ("checked", "pressed", "selected", "expanded", "focused", "modal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """What an observation is made of."""
+    """Settings of an observation."""
 
     kinds: tuple[Kind, ...] = ("axtree",)
     """In the order in which they are shown."""
@@ -92,7 +92,7 @@ class Numbers:
 
     given: dict[Reference, int] = field(default_factory=dict[Reference, int])
     boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
-    """Where those are that were shown last, in pixels of the screen."""
+    """Boxes of the elements shown last, in pixels of the screen."""
 
     def of(self, reference: Reference) -> int:
         """Return the number of an element."""
@@ -105,7 +105,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What was seen in one look."""
+    """Result of one look at the desktop."""
 
     text: str
     images: tuple[Image, ...]
@@ -229,7 +229,7 @@ def _node(
     value: float | None,
     wants: Wants,
 ) -> Node | None:
-    """Return what is said of an element, or None where there is nothing to say."""
+    """Return the node of an element, or None where there is nothing to say."""
     named = _ROLES.get(role, role.replace(" ", "-"))
     if named in _NAMED_BY_CONTENT and text is not None:
         name, text = name or " ".join(text.split()), None

@@ -12,10 +12,10 @@ from agentrl_envs.web.observation.node import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is on the desktop when an episode begins."""
+    """State of the desktop when an episode begins."""
 
     goal: str
-    """What the agent is asked to do."""
+    """Request to the agent."""
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """By path below the home directory. A path that ends with `/` is a directory."""
     programs: Sequence[Sequence[str]] = ()
@@ -23,26 +23,26 @@ class Scene:
     runs_code: bool = False
     """Whether a program of it lets the agent run code: then nobody else gets this desktop."""
     begin: "Callable[[Workplace], Awaitable[None]] | None" = None
-    """What else is done before the episode begins, once the programs are there."""
+    """Further preparation before the episode begins, once the programs are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an episode was worth."""
+    """Reward of an episode."""
 
     reward: float
     info: Info = field(default_factory=dict[str, Any])
 
 
 class LiveDesktop(Protocol):
-    """What a checker can look at. Everything raises `EnvError` where the desktop is lost."""
+    """View of a desktop for checkers. Everything raises `EnvError` where the desktop is lost."""
 
     async def read(self, path: str) -> bytes | None:
         """Return a file, by its path in the home or a whole one; None for none of at most 4 MiB."""
         ...
 
     async def files(self, folder: str) -> Mapping[str, str]:
-        """Return what lies below a directory of the home: `file`, `folder` or `other` by path."""
+        """Return the entries below a directory of the home: `file`, `folder` or `other` by path."""
         ...
 
     async def quit(self) -> bool:
@@ -50,13 +50,13 @@ class LiveDesktop(Protocol):
         ...
 
     async def nodes(self) -> Sequence[Node]:
-        """Return what the programs show, as an accessibility tree."""
+        """Return the accessibility nodes of the programs, as a tree."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command on a desktop came to."""
+    """Result of a command on a desktop."""
 
     code: int | None
     """None where it was ended because its time was over."""
@@ -104,7 +104,7 @@ class DesktopPack(Protocol):
         ...
 
     def scene(self, task: Task) -> Scene:
-        """Return how the desktop is when `task` begins."""
+        """Return the desktop's scene when `task` begins."""
         ...
 
     async def judge(

@@ -1,4 +1,4 @@
-"""What environments share that play on something dear: browsers, desktops, lent for an episode."""
+"""Shared parts of environments on pooled resources: browsers, desktops, lent for an episode."""
 
 from agentrl_envs.pooled.chores import Chores
 from agentrl_envs.pooled.env import OVER, Episode, Pack, PooledEnv

@@ -1,4 +1,4 @@
-"""What a pool does while nobody waits for it: clearing up, making things ready."""
+"""Background work of a pool: clearing up, making things ready."""
 
 import asyncio
 from collections.abc import Coroutine

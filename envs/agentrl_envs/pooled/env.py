@@ -23,11 +23,11 @@ OVER = "The episode was over before this."
 
 @dataclass(slots=True, kw_only=True)
 class Episode:
-    """What belongs to one episode of any kind."""
+    """State of one episode of any kind."""
 
     task: Task
     goal: str
-    """What the agent is asked to do."""
+    """Request to the agent."""
     context: ToolContext
     history: History = field(init=False)
     """From the opening on."""
@@ -130,7 +130,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
 
     @abstractmethod
     def _began(self, episode: E) -> Info:
-        """Return what is told with the opening; it was made, and nobody waits any more."""
+        """Return the info of the opening; it was made, and nobody waits any more."""
 
     def _expects(self, tasks: Sequence[Task], known_s: float) -> None:
         """Make ready what can be for the episodes that begin next, now that nobody waits.

@@ -9,7 +9,7 @@ from agentrl.scope import shared
 
 
 class Settings(Hashable, Protocol):
-    """How a pool is run; a dataclass whose fields have defaults."""
+    """Settings of a pool; a dataclass whose fields have defaults."""
 
     @property
     def open_s(self) -> float:

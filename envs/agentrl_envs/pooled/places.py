@@ -1,4 +1,4 @@
-"""How many episodes a pool has room for."""
+"""Capacity of a pool for episodes."""
 
 import asyncio
 

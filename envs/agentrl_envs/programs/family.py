@@ -1,4 +1,4 @@
-"""What a family of programming tasks is: constants are drawn, everything else follows from them."""
+"""Families of programming tasks: constants are drawn, everything else follows from them."""
 
 import inspect
 from collections.abc import Callable, Sequence

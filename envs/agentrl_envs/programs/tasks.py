@@ -15,7 +15,7 @@ from agentrl.task import Split, Task, split_of
 from agentrl_envs.programs.family import Arguments, Family, Params
 
 SEED_RANGES: Mapping[Split, range] = {"train": range(2**31), "heldout": range(2**31, 2**32)}
-"""Where the seeds of a split's problems lie."""
+"""Ranges of the seeds of problems, by split."""
 _LONGEST_STREAM = 2**24
 EXAMPLES = 3
 _DRAWS = 400
@@ -109,7 +109,7 @@ def _stream(
 def make_task(
     family: Family, params: Params, rng: Random, *, level: int, hidden_tests: int
 ) -> dict[str, Any] | None:
-    """Return what a task is made of, or None where too few inputs differ in their outcome.
+    """Return the data of a task, or None where too few inputs differ in their outcome.
 
     No answer is right for more than a third of the hidden tests, and no hidden test is an example.
     """

@@ -1,4 +1,4 @@
-"""What the agent's last message gives as its answer."""
+"""Answer in the agent's last message."""
 
 import re
 

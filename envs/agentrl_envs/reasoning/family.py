@@ -20,7 +20,7 @@ from agentrl_envs.reasoning.optional_pycosat import PYCOSAT_MISSING, import_fact
 from agentrl_envs.reasoning.record import to_json
 
 Entry = dict[str, Any]
-"""What reasoning-gym calls a problem: `question`, `answer`, `metadata`."""
+"""Problem of reasoning-gym: `question`, `answer`, `metadata`."""
 
 SEGMENT = 500
 """Problems per reasoning-gym dataset: a few families prepare all of theirs when constructed."""
@@ -42,7 +42,7 @@ ALL_OR_NOTHING = frozenset(
 """Families whose partial credit is paid for answers that solve nothing, such as a board of zeros, a
 number near most, or the question's own words. They pay 1 for a perfect answer, else 0."""
 COIN_FLIP_ERROR, COIN_FLIP_RELATIVE_ERROR = Fraction(1, 10_000), Fraction(1, 100)
-"""How far a probability may be off; reasoning-gym pays for the first digit, which is a zero."""
+"""Tolerances of a probability; reasoning-gym pays for the first digit, which is a zero."""
 UNSOUND: Mapping[str, re.Pattern[str]] = {
     "jugs": re.compile(r'^\["No solution"\]$'),
     "simple_equations": re.compile(r": 0 = 0$"),

@@ -32,7 +32,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return what `to_json` was given; every call builds a fresh value."""
+    """Return the value that `to_json` was given; every call builds a fresh one."""
     if isinstance(value, list):
         return [from_json(item) for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):

@@ -15,7 +15,7 @@ SEED_RANGES: Mapping[Split, range] = {
     "train": range(2**31),
     "heldout": range(2**31, 2**32),
 }
-"""Where the seeds of a split's problems lie; one family takes no seed above 32 bits."""
+"""Ranges of the seeds of problems, by split; one family takes no seed above 32 bits."""
 _LONGEST_STREAM = 2**24
 
 
@@ -78,7 +78,7 @@ def _stream(family: Family, split: Split, seed: int, *, heldout_fraction: float)
 
 
 def first_seed(family: str, split: Split, seed: int) -> int:
-    """Return where the problems of a family begin, within the range of the split."""
+    """Return the first seed of a family's problems, within the range of the split."""
     seeds = SEED_RANGES[split]
     return seeds.start + derive("reasoning", family, split, seed) % (len(seeds) - _LONGEST_STREAM)
 

@@ -136,7 +136,7 @@ class RecordedEnv(BaseEnv):
         return Observation(turn.answers), reward, False, False, info
 
     def _figures(self, turns: int, *, matched: bool) -> dict[str, float]:
-        """Return how well it went so far, of so many turns."""
+        """Return the metrics of the episode so far, of so many turns."""
         figures = Sop(self._alone, turns).figures | {"matched": float(matched)}
         if self._most >= 0:
             return figures

@@ -30,13 +30,13 @@ class ExpertTurn:
     """Without the thought."""
     thought: str
     places: Mapping[int, Box]
-    """Where the elements were that it could point at, by their numbers."""
+    """Boxes of the elements that it could point at, by their numbers."""
     told: tuple[Said | ToolSaid, ...] = ()
-    """What followed, as it is recorded: pictures are read when they are shown."""
+    """Messages that followed, as recorded: pictures are read when they are shown."""
 
     @property
     def answers(self) -> tuple[Message, ...]:
-        """Return what followed; reads its pictures."""
+        """Messages that followed; reads their pictures."""
         return tuple(said.message for said in self.told)
 
     @property
@@ -46,7 +46,7 @@ class ExpertTurn:
         return replace(self.action, text=text)
 
     def answers_to(self, calls: tuple[ToolCall, ...]) -> tuple[Message, ...]:
-        """Return what followed, as answers to calls that do the same under other ids."""
+        """Return the messages that followed, as answers to the same calls under other ids."""
         renamed = {
             own.id: call.id for own, call in zip(self.action.tool_calls, calls, strict=False)
         }
@@ -63,23 +63,23 @@ class Expert:
     """One recorded trajectory."""
 
     asked: tuple[Said | ToolSaid, ...]
-    """What it was asked, as it is recorded."""
+    """Messages of the task, as recorded."""
     tools: tuple[ToolSchema, ...]
     turns: tuple[ExpertTurn, ...]
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """Return what it was asked; reads its pictures."""
+        """Messages of the task; reads their pictures."""
         return tuple(said.message for said in self.asked)
 
     @property
     def prompt(self) -> tuple[Message, ...]:
-        """Return what it was asked in words."""
+        """Messages of the task, in words only."""
         return tuple(Message(said.role, text_of(said.content)) for said in self.asked)
 
     @property
     def actions(self) -> list[Any]:
-        """Return what was done, as JSON."""
+        """Actions of the turns, as JSON."""
         return [
             [turn.action.text, [[c.name, dict(c.arguments)] for c in turn.action.tool_calls]]
             for turn in self.turns

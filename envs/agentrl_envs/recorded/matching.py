@@ -32,7 +32,7 @@ class Matching:
     ignore: tuple[str, ...] = ()
     """Arguments that may differ, by name or as `tool.name`."""
     radius: float = 0.0
-    """How far a point may be from the expert's that hit no element, in units of coordinates."""
+    """Greatest distance from an expert's point that hit no element, in units of coordinates."""
 
     def __post_init__(self) -> None:
         if not self.tolerance >= 0:
@@ -99,7 +99,7 @@ def _kind(call: ToolCall) -> tuple[str, str | None]:
 
 
 def spoken(action: Action) -> str:
-    """Return what is said outside thinking blocks."""
+    """Return the text outside thinking blocks."""
     end, parts = 0, list[str]()
     for start, next_end in _thinking_blocks(action.text):
         parts.append(action.text[end:start])

@@ -23,7 +23,7 @@ _SIMPLE = {"wait", "screenshot", "fail"}
 _PLAIN = {"back", "home", "open_app"}
 """All of their arguments are compared."""
 VERBS = _POINTING | _SIMPLE | _PLAIN | {"scroll", "type", "key", "done"}
-"""What is done on screens."""
+"""Verbs of actions on screens."""
 _KEYS = {
     "control": "ctrl", "control_l": "ctrl", "control_r": "ctrl", "alt_l": "alt", "shift_l": "shift",
     "super_l": "super", "meta": "super", "cmd": "super", "command": "super", "win": "super",
@@ -37,18 +37,18 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What two actions are compared by."""
+    """Basis for the comparison of two actions."""
 
     places: Mapping[int, Box]
-    """Where the elements are, by their numbers."""
+    """Boxes of the elements, by their numbers."""
     radius: float
     """Points that hit no element are the same within it, in units of coordinates."""
     same: Callable[[Any, Any], bool]
-    """How texts are compared, and everything that is not of a screen."""
+    """Comparison of texts, and of everything that is not of a screen."""
 
 
 def verb_of(arguments: Arguments) -> str | None:
-    """Return what is done on a screen; None for a call that does something else."""
+    """Return the verb of a call on a screen; None for a call that does something else."""
     verb = arguments.get(VERB)
     return verb if isinstance(verb, str) and verb in VERBS else None
 
@@ -106,7 +106,7 @@ def _same_point(said: Arguments, expert: Arguments, end: str, screen: Screen) ->
 
 
 def _point(arguments: Arguments, end: str, screen: Screen) -> tuple[float, float] | None:
-    """Return where a call points: a coordinate, or the middle of an element; None for nowhere."""
+    """Return the point of a call: a coordinate, or the middle of an element; None for nowhere."""
     coordinate, element = (arguments.get(name) for name in _POINTS[end])
     if (coordinate is None) == (element is None):
         return None

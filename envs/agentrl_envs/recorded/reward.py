@@ -1,4 +1,4 @@
-"""What a step pays, and how far a trajectory came on its own. Source: UI-S1, arXiv 2509.11543."""
+"""Reward of a step, and progress of a trajectory on its own. Source: UI-S1, arXiv 2509.11543."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

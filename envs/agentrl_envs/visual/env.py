@@ -175,7 +175,7 @@ class SeeButtonEnv(BaseEnv):
         return (words, picture) if self._asks == "before" else (picture, words)
 
     def _written(self, x: int, y: int) -> str:
-        """Return how a place in pixels is told."""
+        """Return the text of a place in pixels."""
         if self._parts is None:
             return f"{x} {y}"
         width, height = self._size

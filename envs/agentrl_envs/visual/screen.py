@@ -79,7 +79,7 @@ class Screen:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Screen":
-        """Return what `plain` wrote."""
+        """Return the screen that `plain` wrote."""
         buttons = tuple(Button(**button) for button in data["buttons"])
         return cls(data["width"], data["height"], buttons)
 
@@ -92,7 +92,7 @@ class Screen:
         }
 
     def described(self) -> str:
-        """Return what is on the screen in words, for policies that cannot see."""
+        """Return the content of the screen in words, for policies that cannot see."""
         lines = [f"{one.colour} {one.shape} at {one.x} {one.y}" for one in self.buttons]
         return "\n".join(lines)
 

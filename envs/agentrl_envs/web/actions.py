@@ -1,4 +1,4 @@
-"""What an agent can do in a browser: tools with a mouse, a keyboard and the browser's own buttons.
+"""Actions of an agent in a browser: tools with a mouse, a keyboard and the browser's own buttons.
 
 An action that cannot be done is a `ToolError`, in words for the model, and changes nothing.
 """
@@ -27,7 +27,7 @@ _SCROLL = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an element is, and what can be done with it."""
+    """Position of an element, and the properties that decide on its actions."""
 
     id: int
     x: float

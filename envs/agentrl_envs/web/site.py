@@ -197,7 +197,7 @@ class SiteWorld:
 
 
 async def _body(reply: "httpx.Response") -> bytes:
-    """Return what a site answers, unpacked. OverflowError where that is over the limit."""
+    """Return the body of a site's answer, unpacked. OverflowError where that is over the limit."""
     packing = reply.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):
         raise OverflowError(f"it is packed as {packing[:40]!r}, and only gzip was asked for")

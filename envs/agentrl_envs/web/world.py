@@ -23,7 +23,7 @@ class WebRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebResponse:
-    """What the page gets."""
+    """Response that the page gets."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -32,7 +32,7 @@ class WebResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an episode is worth so far."""
+    """Reward of an episode so far."""
 
     reward: float
     """Paid with the step it is given in: 0 until there is something to pay."""
@@ -45,7 +45,7 @@ class LivePage(Protocol):
 
     @property
     def url(self) -> str:
-        """Return where the page is."""
+        """Address of the page."""
         ...
 
     async def evaluate(self, script: str, argument: Any = None) -> Any:
@@ -57,12 +57,12 @@ class LivePage(Protocol):
 
 
 class World(Protocol):
-    """What one episode's browser sees, and what judges it."""
+    """Site that one episode's browser sees, and the judge of the episode."""
 
     start_url: str
-    """Where the episode begins."""
+    """Address where the episode begins."""
     origins: tuple[str, ...]
-    """Where the agent may go, as `scheme://host[:port]`; that of `start_url` is among them."""
+    """Origins that the agent may visit, as `scheme://host[:port]`; that of `start_url` included."""
     reusable: bool
     """Whether a page that is on `start_url` may serve another episode of the same kind without
     loading it again; `begin` then puts everything back."""

@@ -22,7 +22,7 @@ class Cgroups:
 
     @property
     def place(self) -> Place:
-        """Where they are made."""
+        """Directories in which cgroups are made."""
         return self._place
 
     def make(self, name: str, bounds: Bounds) -> Group:

@@ -14,7 +14,7 @@ from agentrl_sandbox.cgroup.values import Bounds, values
 from agentrl_sandbox.lease import Lease
 
 REMOVE_S = 5.0
-"""How long the kernel may take to let go of a cgroup whose processes were killed."""
+"""Deadline for the kernel to let go of a cgroup whose processes were killed."""
 _RETRY_S = 0.002
 _LEAF = "self"
 _ROUNDS = 100
@@ -68,7 +68,7 @@ class Group:
 
     @property
     def directories(self) -> Mapping[str, str]:
-        """Where it is, by controller."""
+        """Directories of the cgroup, by controller."""
         return self._directories
 
     def make(self, name: str, bounds: Bounds) -> "Group":
@@ -145,7 +145,7 @@ class Group:
         return max(0, self.memory_bytes() - files)
 
     def oom_kills(self) -> int:
-        """Return how many processes the kernel has killed here for want of memory, ever.
+        """Return the number of processes ever killed here by the kernel for want of memory.
 
         In v1 those of cgroups inside this one are not counted; in v2 they are.
         """

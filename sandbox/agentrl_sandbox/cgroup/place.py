@@ -1,4 +1,4 @@
-"""Where in the tree of cgroups this process is, and whether it may make cgroups of its own there.
+"""Position of this process in the tree of cgroups, and its right to make cgroups there.
 
 Ours are made below the cgroup we run in, never beside it: whatever limit holds for us holds for
 them.
@@ -27,7 +27,7 @@ class Place:
 
     version: Version
     directories: Mapping[str, str]
-    """By controller: `memory` always, `pids` and `cpu` where there are. In v2 all are the same."""
+    """Keyed by controller: `memory` always, `pids` and `cpu` if any. In v2 all are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _unescape(path: str) -> str:
 
 
 def own_place() -> Place | None:
-    """Return where this process is, `cpu` only where it is writable; None without cgroups."""
+    """Return the cgroup of this process, `cpu` only where it is writable; None without cgroups."""
     if (place := _place_of("self")) is None:
         return None
     found = place.directories.items()
@@ -110,7 +110,7 @@ def own_place() -> Place | None:
 
 
 def memory_directory(pid: int) -> str | None:
-    """Return where the memory of a process's cgroup is counted; None where that cannot be seen."""
+    """Return the directory that counts the memory of a process; None where it cannot be seen."""
     place = _place_of(f"{pid}")
     return None if place is None else place.directories["memory"]
 

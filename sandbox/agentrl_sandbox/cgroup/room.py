@@ -1,4 +1,4 @@
-"""How much memory is left: of the machine, and of every cgroup that we run in."""
+"""Memory that is left: of the machine, and of every cgroup that we run in."""
 
 import os
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def total_bytes() -> int:
 
 
 def processes_max() -> int:
-    """Return how many processes and threads the machine can have."""
+    """Return the number of processes and threads that the machine can have."""
     names = ("pid_max", "threads-max")
     return min(int(Path("/proc/sys/kernel", name).read_text()) for name in names)
 
@@ -44,7 +44,7 @@ def limit_bytes_of(text: str) -> int:
 
 
 def room_bytes(limit_bytes: int, used_bytes: int, stat: str) -> int:
-    """Return what is left of a limit, given memory.stat: pages of idle files can be dropped."""
+    """Return the unused bytes of a limit, given memory.stat: pages of idle files can be dropped."""
     idle_bytes = field(stat, "total_inactive_file") or field(stat, "inactive_file")
     return max(0, limit_bytes - max(0, used_bytes - idle_bytes))
 

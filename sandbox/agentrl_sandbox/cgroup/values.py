@@ -1,4 +1,4 @@
-"""What is written into a cgroup's files for a limit, and what limits a session and a pool get."""
+"""Values written into a cgroup's files for a limit, and the limits of a session and a pool."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ from agentrl.sandbox import Limits
 from agentrl_sandbox.cgroup.place import Version
 
 KEEPER_BYTES = 32 * 2**20
-"""What the keeper of a session may hold besides what its interpreters do."""
+"""Memory that the keeper of a session may hold besides that of its interpreters."""
 KEEPER_PROCESSES = 8
-"""The keeper, and what it forks in between."""
+"""The keeper, and the processes that it forks in between."""
 SUPERVISOR_BYTES = 256 * 2**20
 SUPERVISOR_PROCESSES = 64
 """The supervisor, and the sessions it has ready."""
@@ -40,7 +40,7 @@ class Value:
 
 
 def values(version: Version, bounds: Bounds) -> tuple[Value, ...]:
-    """Return what to write for some bounds, in this order."""
+    """Return the values to write for some bounds, in this order."""
     found: list[Value] = []
     if (memory_bytes := bounds.memory_bytes) is not None:
         if version == 1:

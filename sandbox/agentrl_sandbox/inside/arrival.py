@@ -1,4 +1,4 @@
-"""How the first process of a container comes to what the host has for it: descriptors and users."""
+"""Handover from the host to the first process of a container: descriptors and users."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from agentrl_sandbox.inside import kernel
 _HANDSHAKE_S = 30.0
 _FDS = 2
 YES, NO = b"y", b"n"
-"""Whether the host maps users: what it says with the descriptors, and in the end."""
+"""Answers of the host on mapping users: with the descriptors, and in the end."""
 
 
 def arrive(address: str) -> None:

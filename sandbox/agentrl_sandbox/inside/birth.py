@@ -1,4 +1,4 @@
-"""How an interpreter comes to life: the greetings between it, its keeper, and the host.
+"""Start of an interpreter: the greetings between it, its keeper, and the host.
 
     fresh   keeper forks ─► hardens itself ─► hello + listener ─► settle ─► hello to the host
     copy    original forks ─► hello ─► own namespaces ─► its files appear ─► settle ─► hello to host
@@ -36,7 +36,7 @@ Kind = Literal["fresh", "copy", "spare"]
 _GREETING_BYTES_MAX = 2**12
 _SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
 APART = kernel.CLONE_NEWUSER | place.OWN
-"""What a copy unshares."""
+"""Namespaces that a copy unshares."""
 
 
 class Stillborn(Exception):
@@ -49,7 +49,7 @@ class Birth:
 
     kind: Kind
     request: int
-    """Of the host; it is answered when the interpreter can be spoken to."""
+    """Request of the host; it is answered when the interpreter can be spoken to."""
     session: Session
     wires: Wires
     origin: Life | None = None

@@ -18,7 +18,7 @@ _FULL = frozenset((errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.
 
 
 class Outcome(NamedTuple):
-    """What a cell did, as far as its own interpreter can tell."""
+    """Outcome of a cell, as far as its own interpreter can tell."""
 
     status: str
     value: str | None = None

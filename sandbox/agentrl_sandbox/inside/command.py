@@ -23,7 +23,7 @@ _REPORT_FD = 3
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be run."""
+    """Request to run a command."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -149,7 +149,7 @@ class Command:
             self._close(fd)
 
     def output(self) -> dict[str, Any]:
-        """Return what it wrote, as part of a reply."""
+        """Return the captured output, as part of a reply."""
         out, err = self._streams
         truncated = out.truncated or err.truncated
         return {"stdout": out.text(), "stderr": err.text(), "truncated": truncated}

@@ -1,4 +1,4 @@
-"""What a process gives up before it runs other people's code."""
+"""Privileges that a process gives up before it runs other people's code."""
 
 import contextlib
 import os
@@ -18,8 +18,9 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """All that a session's programs see of an environment, beside HOME and TMPDIR."""
 _WRITABLE = ("/home", "/dev", "/proc")
-"""What may be written below, as far as it is there and its owner lets us. A session's directory is
-mounted below /home, and a copy's is mounted over it later: so the grant is on what is above both.
+"""Directories below which may be written, as far as they exist and their owner permits. A session's
+directory is mounted below /home, and a copy's is mounted over it later: so the grant is on what is
+above both.
 """
 
 SIGNALS_MAX = 256
@@ -32,7 +33,7 @@ What a session starts can bring itself down to what keepers have."""
 
 @dataclass(frozen=True)
 class Confinement:
-    """What a process may use. Plain numbers, from `agentrl.sandbox.Limits`."""
+    """Limits of a process. Plain numbers, from `agentrl.sandbox.Limits`."""
 
     memory_bytes: int
     processes: int
@@ -46,7 +47,7 @@ class Confinement:
     isolated: bool
     packages: str
     user_id: int = -1
-    """Who runs it, in the user namespace of the keeper; -1: the keeper's user."""
+    """User that runs it, in the user namespace of the keeper; -1: the keeper's user."""
 
 
 def become_the_user(confinement: Confinement) -> None:

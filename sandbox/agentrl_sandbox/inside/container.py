@@ -29,7 +29,7 @@ OF_AGENTRL = (
     "agentrl_tools",
     "agentrl_gym-*.dist-info",
 )
-"""What an installation of agentrl puts among Python packages."""
+"""Names that an installation of agentrl puts among Python packages."""
 _PACKAGES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/opt/*/lib")
 _STAGE = "/sys"
 """Covered anyway, so it can hold the devices until they are covered too."""

@@ -85,7 +85,7 @@ def newest_pid() -> int:
 
 
 def count_started(before: int, now: int) -> int:
-    """Return how many processes and threads started between two newest numbers, at least."""
+    """Return the least number of processes and threads started between two newest numbers."""
     return now - before if now >= before else _MANY  # they begin again at the end
 
 

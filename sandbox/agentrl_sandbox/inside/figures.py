@@ -1,4 +1,4 @@
-"""What a cell drew: open matplotlib figures as PNG files, when the code imported pyplot.
+"""Figures of a cell: open matplotlib figures as PNG files, when the code imported pyplot.
 
 Nothing here imports matplotlib. What is found in `sys.modules` belongs to the code, which may have
 put anything there, so whatever goes wrong is a line on standard error and never an exception.
@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 PIXELS_MAX = 4_000_000
-"""Of one figure; one that asks for more is drawn with fewer dots per inch."""
+"""Pixels of one figure; one that asks for more is drawn with fewer dots per inch."""
 _TRIES = 4
 _DPI_MIN = 10.0
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"

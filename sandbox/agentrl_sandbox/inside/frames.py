@@ -13,9 +13,9 @@ JSON_BYTES_MAX = 16 * 2**20
 BLOB_BYTES_MAX = 2**30
 FIGURES_MAX = 4
 FIGURE_BYTES_MAX = 2**20
-"""Of the images that one cell may return."""
+"""Size of each image that one cell may return."""
 START_S = 20.0
-"""How long an interpreter may take to start or to fork; both ends of a channel go by it."""
+"""Deadline for an interpreter to start or to fork; both ends of a channel go by it."""
 
 
 class FrameError(Exception):
@@ -66,7 +66,7 @@ class Reader:
         return frames
 
     def _end_of_frame(self, view: memoryview, start: int) -> int | None:
-        """Return where the frame ends that begins at `start`, None while it is not whole."""
+        """Return the end of the frame that begins at `start`, None while it is not whole."""
         if len(view) - start < HEADER.size:
             return None
         text_bytes, blob_bytes = HEADER.unpack_from(view, start)

@@ -99,7 +99,7 @@ _raw_clone.restype = ctypes.c_long
 
 @cache
 def tid_address() -> int | None:
-    """Return where the C library keeps our thread's number; None where it cannot be known.
+    """Return the address of the C library's thread number; None where it cannot be known.
 
     The same in everything that is forked from here.
     """

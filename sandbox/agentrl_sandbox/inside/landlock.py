@@ -40,7 +40,7 @@ def rights(abi: int) -> int:
 
 
 def scopes(abi: int) -> int:
-    """Return what a kernel of this interface can confine to a domain."""
+    """Return the scopes that a kernel of this interface can confine to a domain."""
     return ABSTRACT_SOCKETS | SIGNALS if abi >= _SCOPES_SINCE else 0
 
 

@@ -15,7 +15,7 @@ SO_PASSCRED, SCM_CREDENTIALS = 16, 2
 
 @dataclass(frozen=True)
 class Death:
-    """How a process ended, and the CPU time it used."""
+    """End of a process, and the CPU time it used."""
 
     signal: int = 0
     code: int = 0
@@ -120,7 +120,7 @@ class Life:
         return self.process.pid
 
     def output(self) -> tuple[str, str, bool]:
-        """Return what was written since the last cell, and whether some of it was left out."""
+        """Return the output since the last cell, and whether some of it was left out."""
         out, cut_out = Capture(self.wires.out, self.output_bytes).take(dead=True)
         err, cut_err = Capture(self.wires.err, self.output_bytes).take(dead=True)
         return out, err, cut_out or cut_err

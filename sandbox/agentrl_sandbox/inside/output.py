@@ -103,7 +103,7 @@ class Clipped:
             self.omitted += extra
 
     def text(self, *, exact: bool = True) -> str:
-        """Return what was kept, with a line that says how much was not, or how much at least."""
+        """Return the kept text, with a line for the number of omitted bytes, exact or the least."""
         head, tail = (bytes(part).decode(errors="replace") for part in (self.head, self.tail))
         if not self.omitted:
             return bytes(self.head + self.tail).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Where a session keeps its files: a file system of its own in memory, or a bare directory.
+"""Files of a session: a file system of its own in memory, or a bare directory.
 
 Every session finds its files at the same path. The keeper reaches them through a descriptor, so a
 copy's files need no path at all in the namespace of those it was copied from.
@@ -17,7 +17,7 @@ _KINDS = {
     "ipc": kernel.CLONE_NEWIPC,
 }
 OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
-"""What a copy does not share with what it was copied from."""
+"""Namespaces that a copy does not share with its original."""
 
 
 @dataclass
@@ -25,11 +25,11 @@ class Place:
     """The directory of one session."""
 
     path: str
-    """As the session sees it."""
+    """Path as the session sees it."""
     handle: str
-    """As the keeper reaches it."""
+    """Path as the keeper reaches it."""
     fd: int = -1
-    """What the handle stands for."""
+    """Descriptor that the handle stands for."""
     is_detached: bool = False
     """It is mounted nowhere yet."""
     namespaces: dict[int, int] = field(default_factory=dict[int, int])

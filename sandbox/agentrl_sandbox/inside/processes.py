@@ -15,7 +15,7 @@ from resource import struct_rusage
 EVERYBODY = -1
 """To the first process of a namespace: all others in it."""
 KILL_S = 5.0
-"""How long the kernel may take to end a killed process."""
+"""Deadline for the kernel to end a killed process."""
 
 
 def parents() -> dict[int, int]:
@@ -55,7 +55,7 @@ def below(root: int, table: Mapping[int, int]) -> set[int]:
 
 
 def threads(pid: int) -> int:
-    """Return how many threads a process has, 0 when it is gone."""
+    """Return the number of threads of a process, 0 when it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""How the limits of a session are shared out among its processes. Pure."""
+"""Shares of the processes of a session in its limits. Pure."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Quota:
 
     @property
     def processes_max(self) -> int:
-        """Return how many processes all copies may hold together."""
+        """Number of processes that all copies may hold together."""
         return self.settings.processes * (self.forks_max + 1)
 
     def processes(self, below: int) -> int:
@@ -26,7 +26,7 @@ class Quota:
         return self.settings.processes * (1 + below) if self.settings.isolated else -1
 
     def confinement(self, used_cpu_s: float) -> Confinement:
-        """Return what another process of a session may use."""
+        """Return the limits of another process of a session."""
         limits = self.settings
         return Confinement(
             memory_bytes=limits.memory_bytes,
@@ -50,5 +50,5 @@ class Quota:
 
     @property
     def cpu_text(self) -> str:
-        """Return what to say then."""
+        """Message for used-up CPU time."""
         return f"the session has used its {self.settings.cpu_s:g} s of CPU time"

@@ -18,7 +18,7 @@ Kind = Literal[
     "directory", "link", "bind", "bind-if-there", "device", "proc", "memory", "empty", "blank",
     "data", "seal",
 ]  # fmt: skip
-"""What a step makes of its path.
+"""Kinds of steps, by what each makes of its path.
 
 directory       a directory that everybody may read
 link            a link to `source`
@@ -46,7 +46,7 @@ _SHOWN = READ_ONLY | NOSUID | NODEV
 _QUIET = NOSUID | NODEV | NOEXEC
 _NULL = "/dev/null"
 _PLACE = "/tmp"
-"""Where the new root lies for a moment; only this process sees that."""
+"""Temporary path of the new root; only this process sees it."""
 
 
 def make(steps: Sequence[Step], data: Mapping[str, bytes]) -> None:

@@ -119,7 +119,7 @@ def _count(ops: bytes) -> int:
 
 
 def _runs(machine: str, rules: dict[str, tuple[Case, ...]]) -> list[tuple[int, bytes]]:
-    """Return where each run of calls with one answer starts, and the ops of the answer."""
+    """Return the start of each run of calls with one answer, and the ops of the answer."""
     answers: dict[int, bytes] = {}
     for table, verdict in (
         (syscalls.ALLOWED, ALLOW),

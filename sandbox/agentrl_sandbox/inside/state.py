@@ -1,4 +1,4 @@
-"""What a keeper is told, and what it knows of its sessions."""
+"""Settings of a keeper, and the state of its sessions."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a keeper is told: the limits as plain numbers, and where sessions live."""
+    """Settings of a keeper: the limits as plain numbers, and the root of sessions."""
 
     root: str
     isolated: bool
@@ -32,7 +32,7 @@ class Settings:
     packages: str = ""
     """A directory of packages to import from, or nothing."""
     user_id: int = -1
-    """Of an opened session and its forks, in the user namespace of the pool; -1: the keeper's."""
+    """User of a session and its forks, in the user namespace of the pool; -1: the keeper's."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ class Session:
     spare: "Birth | None" = None
     """The interpreter as it was before the cell that runs now, waiting to take its place."""
     commands: "dict[int, Command]" = field(default_factory=dict)
-    """By request, while somebody waits for them."""
+    """Commands by request, while somebody waits for them."""
     world: "World | None" = None
-    """Where its commands live; made for the first one."""
+    """User namespace of its commands; made for the first one."""
     worlds: set[int] = field(default_factory=set[int])
     """User namespaces of its processes: what a process left behind belongs to."""
     cpu_s: float = 0.0

@@ -28,7 +28,7 @@ heapq io itertools json math operator pathlib random re statistics string subpro
 tempfile textwrap time typing unicodedata
 """
 _QUIET_S = 0.003
-"""How long nothing must happen before a session is made ahead: whoever waits comes first."""
+"""Idle time before a session is made ahead: whoever waits comes first."""
 
 
 class Supervisor:

@@ -41,7 +41,7 @@ class Users:
 
 
 def end_of(text: str, own: int) -> int:
-    """Return where the ids end that a uid_map or gid_map maps without a gap from `own` on."""
+    """Return the end of the ids that a uid_map or gid_map maps without a gap from `own` on."""
     extents = sorted(
         (int(first), int(count)) for first, _, count in map(str.split, text.splitlines())
     )

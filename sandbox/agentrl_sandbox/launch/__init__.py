@@ -1,4 +1,4 @@
-"""How a supervisor is started: one launcher per back-end.
+"""Start of a supervisor: one launcher per back-end.
 
 launcher.py     what a launcher and what it started have to offer
 namespaces.py   namespaces that we make (with ../isolate.py in between)

@@ -56,7 +56,7 @@ class Contained:
                 raise SandboxError(self._said(errors) or str(error)) from error
 
     def _said(self, errors: Iterator[bytes]) -> str:
-        """Return what its first process wrote before it had a log; it is ended for that."""
+        """Return the output of its first process before it had a log; it is ended for that."""
         with suppress(AgentrlError):
             self._engine.remove(self._name)
             return b"".join(errors).decode(errors="replace").strip()
@@ -84,7 +84,7 @@ class Contained:
 
 
 class Discardable(Protocol):
-    """What is let go of when nobody takes it."""
+    """Resource that is freed when nobody takes it."""
 
     def discard(self) -> None:
         """Free everything; it blocks."""

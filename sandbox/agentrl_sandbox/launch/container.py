@@ -1,4 +1,4 @@
-"""What a container of sandboxes may do: decided here, carried out by `docker.py`.
+"""Limits of a container of sandboxes: decided here, carried out by `docker.py`.
 
 Every session in a container has limits of its own. The container's bound what all of them use
 together, whatever they do: a share of the sessions the pool may open, never more than its share of
@@ -18,11 +18,11 @@ from agentrl_sandbox.inside import syscalls
 ROOT = "/home/agent"
 PACKAGES = "/packages"
 HOME = "/run/agentrl"
-"""Where the directory with the archive and the socket lies inside."""
+"""Path inside of the directory with the archive and the socket."""
 ARCHIVE, SOCKET = "inside.zip", "socket"
 
 SESSION_BYTES = 16 * 2**20
-"""What a session needs besides its limits: its keeper, its page tables, output being read."""
+"""Memory of a session besides its limits: its keeper, its page tables, output being read."""
 SUPERVISOR_BYTES = 128 * 2**20
 _SESSION_PROCESSES = 3
 """Its keeper, and whoever starts or reads for it."""
@@ -34,16 +34,16 @@ _OF_SUPERVISOR = (
     *("fsopen", "fsconfig", "fsmount"),
     *("setns", "chroot", "memfd_create"),
 )
-"""What it calls and no interpreter may."""
+"""System calls of the supervisor that no interpreter may make."""
 _USER_IDS = range(2**30, 2**30 + 2**24)
-"""Where nobody's users are."""
+"""User ids that belong to nobody."""
 _MAPPED_USER_ID = 1000
 """For an engine that has only a range of user ids, and maps them to nobody's by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the engine says of the machine it runs on."""
+    """Machine of the engine, as the engine describes it."""
 
     memory_bytes: int
     cores: int
@@ -54,7 +54,7 @@ class Machine:
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> "Machine":
-        """Return what matters of the answer of `GET /info`."""
+        """Return the machine that an answer of `GET /info` describes."""
         limits = {"MemoryLimit": "memory", "PidsLimit": "pids", "CpuCfsQuota": "cpu"}
         return cls(
             memory_bytes=int(info["MemTotal"]),
@@ -98,13 +98,13 @@ def memory_bytes(settings: SandboxSettings, machine: Machine) -> int:
 
 
 def processes(settings: SandboxSettings) -> int:
-    """Return how many processes and threads one container may hold."""
+    """Return the number of processes and threads that one container may hold."""
     one = settings.limits.processes + _SESSION_PROCESSES
     return _SUPERVISOR_PROCESSES + one * _share(settings.pressure.sessions, settings.supervisors)
 
 
 def cores(settings: SandboxSettings, machine: Machine) -> int:
-    """Return how many cores one container may keep busy: no more than it may run cells."""
+    """Return the number of cores that one container may keep busy: at most one per running cell."""
     return min(machine.cores, _share(settings.pressure.cells, settings.supervisors))
 
 

@@ -43,7 +43,7 @@ class StartedContainer:
 
     @property
     def log(self) -> Log:
-        """Return what the supervisor said."""
+        """Log of the supervisor."""
         return self._contained.log
 
     def make(self) -> None:

@@ -18,12 +18,12 @@ from agentrl_sandbox.launch.container import Machine
 
 _SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
-"""How long the engine may take to answer one request."""
+"""Deadline of the engine for one request."""
 REMOVE_S = 20.0
-"""How long it may go on failing to remove a container."""
+"""Time for which it may go on failing to remove a container."""
 _PAUSE_S = 0.1
 BUILD_S = 600.0
-"""How long it may be silent while it builds an image."""
+"""Longest silence of the engine while it builds an image."""
 INSTALL_SDK = install_command("docker")
 INSTALL_ENGINE = "apt-get install docker.io"
 BUILD = "agentrl image build"
@@ -78,7 +78,7 @@ class Engine:
             ) from error
 
     def machine(self) -> Machine:
-        """Return what the engine says of its machine."""
+        """Return the engine's description of its machine."""
         with _words("describe its machine"):
             return Machine.of(self._api.info())
 

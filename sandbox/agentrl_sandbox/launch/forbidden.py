@@ -21,7 +21,7 @@ Read = Callable[[str], str]
 
 
 def ways_out(needed: str = "") -> str:
-    """Return what to do where namespaces are refused; `needed` goes first."""
+    """Return the remedies where namespaces are refused; `needed` goes first."""
     mends = [needed, *forbidding_settings()] if needed else [*forbidding_settings()]
     first = "; ".join(mends) or (
         "allow unprivileged user namespaces on this machine (sysctl user.max_user_namespaces)"

@@ -20,7 +20,7 @@ from agentrl_sandbox.launch.users import Users
 from agentrl_sandbox.lease import Lease, new_mark
 
 CONNECT_S = 30.0
-"""How long a container that runs may take to connect."""
+"""Deadline for a running container to connect."""
 _LOOK_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
 

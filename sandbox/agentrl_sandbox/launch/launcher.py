@@ -1,4 +1,4 @@
-"""What a back-end has to offer: a supervisor that runs, how it ended, and a way to end it."""
+"""Interface of a back-end: a supervisor that runs, how it ended, and a way to end it."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from agentrl_sandbox.inside.container import OF_AGENTRL
 
 
 class Log:
-    """What a supervisor writes to standard error, in memory."""
+    """Standard error of a supervisor, in memory."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("agentrl-sandbox-log")
@@ -42,17 +42,17 @@ class Started(Protocol):
 
     @property
     def root(self) -> str:
-        """Where its sessions live, as it sees it."""
+        """Root directory of its sessions, as it sees it."""
         ...
 
     @property
     def packages(self) -> str:
-        """Where `SandboxSettings.packages` lies, as it sees it; empty when there are none."""
+        """Path of `SandboxSettings.packages`, as it sees it; empty when there are none."""
         ...
 
     @property
     def log(self) -> Log:
-        """What it said."""
+        """Log of the supervisor."""
         ...
 
     async def wait_end(self, within_s: float) -> bool:

@@ -44,7 +44,7 @@ class NamespaceLauncher:
         return StartedProcess(process, ROOT, log, PACKAGES if self.packages else "")
 
     def user_ids(self, within_s: float) -> int:
-        """Return how many user ids a pool has here: 1 where all sessions share one.
+        """Return the number of user ids of a pool here: 1 where all sessions share one.
 
         Everything is made as for a supervisor, and nothing is started. `OSError` or
         `subprocess.SubprocessError` when nothing can be isolated.

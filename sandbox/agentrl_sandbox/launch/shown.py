@@ -1,4 +1,4 @@
-"""What a supervisor that is a process of this machine is given of it, and which users it gets."""
+"""Paths and users that a supervisor gets of this machine when it is a process of it."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ class Shown:
     binds: tuple[tuple[str, str], ...]
     """Paths outside and inside."""
     stage: dict[str, str]
-    """What is bound first where every user gets, by its name there; see `enter`."""
+    """Paths bound first where every user gets, by their names there; see `enter`."""
     as_root: bool
     """Whether ids of nobody are given to the supervisor and its sessions."""
 
@@ -44,7 +44,7 @@ class Shown:
         return session_steps([(staged.get(path, path), to) for path, to in self.binds], ROOT)
 
     def users(self) -> dict[str, Any]:
-        """Return what the plan for `enter` says of users."""
+        """Return the part of the plan for `enter` about users."""
         ids = own_block() if self.as_root else None
         users = own_users([path for path, _ in self.binds]) if ids is None else block(ids)
         return {
@@ -69,7 +69,7 @@ def memory_file(name: str, data: bytes) -> int:
 
 
 def count_ids(uid_map: bytes) -> int:
-    """Return how many ids a uid_map maps: 1 where all sessions of a pool share one."""
+    """Return the number of ids that a uid_map maps: 1 where all sessions of a pool share one."""
     return sum(int(line.split()[2]) for line in uid_map.splitlines())
 
 
@@ -79,7 +79,7 @@ def base_python() -> str:
 
 
 def python_paths() -> list[str]:
-    """Return what the base interpreter needs beside /usr: its program, and its libraries.
+    """Return the paths of the base interpreter beside /usr: its program, and its libraries.
 
     `ConfigError` for an interpreter installed straight into a directory that must stay hidden.
     """

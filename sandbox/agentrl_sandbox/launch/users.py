@@ -20,7 +20,7 @@ from agentrl_sandbox.inside.kernel import INSIDE_ID
 BLOCK = 2**16
 """Ids of one supervisor: its own, and those of its sessions."""
 BLOCKS = range(2**30, 2**31 - 2**25, BLOCK)
-"""Where the blocks begin: above all users of common systems, below what programs read as negative
+"""Range of the blocks: above all users of common systems, below what programs read as negative
 and what systemd keeps for itself."""
 _LENT = {"uid": ("/etc/subuid", "newuidmap"), "gid": ("/etc/subgid", "newgidmap")}
 LEND_IDS = (
@@ -35,12 +35,12 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """What a supervisor's user namespace maps."""
+    """Maps of a supervisor's user namespace."""
 
     uid: tuple[Extent, ...]
     gid: tuple[Extent, ...]
     programs: dict[str, str]
-    """That write the map, by kind; none for root, who writes it."""
+    """Programs that write the map, by kind; none for root, who writes it."""
 
 
 def block(ids: range) -> Users:
@@ -101,7 +101,7 @@ def own_block() -> range:
 
 
 def own_users(shown: Sequence[str]) -> Users | None:
-    """Return what this user, not being root, may have mapped; None for nothing but itself.
+    """Return the ids that this user, not being root, may have mapped; None for only itself.
 
     Ids other than the user's own do not get into directories that are for the user alone: all of
     those that are `shown` must be open to others.

@@ -1,4 +1,4 @@
-"""Who holds something: a process, named so that no other process can be taken for it."""
+"""Owner of a resource: a process, named so that no other process can be taken for it."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _TEXT = re.compile(r"(?<![0-9])([0-9]{1,20})-([0-9]{1,20})-([0-9a-f]{8})-([0-9a-
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where a process id means something: one boot of a machine, one namespace of processes."""
+    """Scope of a process id: one boot of a machine, one namespace of processes."""
 
     boot: str
     """The first eight digits of the kernel's boot id."""

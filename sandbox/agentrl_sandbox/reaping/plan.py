@@ -1,4 +1,4 @@
-"""What may be removed: a decision without a clock, a process or a file.
+"""Decision on what may be removed, without a clock, a process or a file.
 
     the owner is      when                                                          removed
     alive             it holds its lock, or it runs in our world                    never
@@ -20,7 +20,7 @@ Kind = Literal["process", "container", "cgroup", "directory"]
 State = Literal["alive", "dead", "unknown"]
 
 ORDER: tuple[Kind, ...] = ("process", "container", "cgroup", "directory")
-"""Of removal: whoever might still write comes before what is written to."""
+"""Order of removal: whoever might still write comes before what is written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Held:
 
     resource: Resource
     owner: Owner | None
-    """Who made it, if that is written anywhere."""
+    """Process that made it, if that is written anywhere."""
     running: bool = False
     """Whether something runs in it now."""
 
@@ -49,7 +49,7 @@ class Held:
 def state_of(
     owner: Owner | None, *, here: World, locked: bool, running: Collection[Owner]
 ) -> State:
-    """Return what is known of an owner, given whether its lock is held and who runs here."""
+    """Return the state of an owner, given whether its lock is held and who runs here."""
     if owner is None:
         return "unknown"
     if locked or owner in running:
@@ -62,7 +62,7 @@ def state_of(
 def removable(
     held: Iterable[Held], states: Mapping[Owner, State], *, here: World, unknown_too: bool = False
 ) -> list[Held]:
-    """Return what may be removed, in the order of removal, each resource once.
+    """Return the resources that may be removed, in the order of removal, each once.
 
     One live claim protects a resource, whatever else is written on it. What runs now and names an
     owner of another boot was not made on this machine: an engine may serve several.

@@ -30,7 +30,7 @@ SETTLED_S: Mapping[Kind, float] = {
     "cgroup": 1.0,
     "directory": 1.0,
 }
-"""How long a resource must have been absent before its lease is deleted."""
+"""Time for which a resource must have been absent before its lease is deleted."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 
 
@@ -63,7 +63,7 @@ def clear_owner(folder: Path, owner: Owner, *, patience_s: float) -> None:
 
 
 def look_at(owner: Owner, folder: Path, *, here: World) -> State:
-    """Return what is known of an owner now."""
+    """Return the state of an owner now."""
     running = {owner} if owner.runs else set[Owner]()
     return state_of(owner, here=here, locked=record.is_locked(folder), running=running)
 

@@ -41,7 +41,7 @@ class Record:
 
 
 def state_directory() -> Path:
-    """Return where this user's leases are. Nothing is made."""
+    """Return the directory of this user's leases. Nothing is made."""
     return Path(os.environ.get(VARIABLE) or f"/tmp/agentrl-{os.geteuid()}")
 
 

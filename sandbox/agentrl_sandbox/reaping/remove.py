@@ -18,13 +18,13 @@ from agentrl_sandbox.reaping.plan import Kind, Resource
 MARK = "AGENTRL_LEASE"
 """Variable of the environment by which a leased process and all it starts are found."""
 PREFIX = "agentrl-"
-"""Of the name of every directory and every cgroup that may be removed."""
+"""Prefix of the name of every directory and every cgroup that may be removed."""
 CGROUPS = "/sys/fs/cgroup"
 _HOMES = ("HOME", "TMPDIR")
 _END_S = 15.0
-"""How long the kernel may take to end killed processes, and to let go of their cgroup."""
+"""Deadline for the kernel to end killed processes, and to let go of their cgroup."""
 _EMPTY_S = 60.0
-"""How long a directory may take to empty, for somebody may still be filling it."""
+"""Deadline for emptying a directory, for somebody may still be filling it."""
 _PAUSE_S = 0.02
 
 

@@ -42,14 +42,14 @@ LAST = ("done", "fail")
 
 
 class Machine(Protocol):
-    """What has the screen. Points are pixels of it. `ToolError` is for what cannot be done."""
+    """Mouse, keyboard and screen. Points are its pixels. Impossible actions raise `ToolError`."""
 
     async def place(self, element: int) -> tuple[int, int]:
-        """Return where to click on an element."""
+        """Return the point to click on an element."""
         ...
 
     async def pointer(self) -> tuple[int, int]:
-        """Return where the mouse is."""
+        """Return the position of the mouse."""
         ...
 
     async def move(self, x: int, y: int) -> None:

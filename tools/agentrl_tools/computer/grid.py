@@ -1,4 +1,4 @@
-"""How an agent names a point of the screen, and which pixel that is."""
+"""Coordinates by which an agent names points of the screen, and the pixels that they mean."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -55,7 +55,7 @@ class Grid:
         return x, y
 
     def coordinate(self, x: float, y: float) -> list[float]:
-        """Return how an agent would name a pixel: the inverse of `pixel` for its middle."""
+        """Return the coordinate of a pixel: the inverse of `pixel` for its middle."""
         steps = (NORMALISED_MAX,) * 2 if self.coordinates == "normalised" else self.shown
         made: list[float] = []
         for part, pixels, step in zip((x, y), self.screen, steps, strict=True):
@@ -64,7 +64,7 @@ class Grid:
         return made
 
     def box(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-        """Return how an agent would name a box of pixels: left, top, width and height."""
+        """Return a box of pixels in the agent's coordinates: left, top, width and height."""
         steps = (NORMALISED_MAX,) * 2 if self.coordinates == "normalised" else self.shown
         across, down = (step / pixels for step, pixels in zip(steps, self.screen, strict=True))
         left, top, wide, high = box

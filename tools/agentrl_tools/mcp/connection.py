@@ -81,7 +81,7 @@ class Connection:
         raise self._failure(f"its list of tools has more than {PAGES} pages")
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> "CallToolResult":
-        """Return what a tool answered, errors that the tool reports included.
+        """Return the answer of a tool, errors that the tool reports included.
 
         A deadline missed, or a caller cancelled, is told to the server. Raises `MCPError` where the
         server refuses the arguments, and `ToolFailure` for anything else that goes wrong.

@@ -1,4 +1,4 @@
-"""What a trajectory holds of a server: a connection of its own, or its part of a shared one."""
+"""Part of a server that a trajectory holds: a connection of its own, or a share of a common one."""
 
 import asyncio
 import json

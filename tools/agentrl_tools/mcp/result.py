@@ -1,4 +1,4 @@
-"""What an MCP tool answered, as the model reads it: text and images, bounded."""
+"""Answer of an MCP tool, as the model reads it: text and images, bounded."""
 
 import base64
 import binascii

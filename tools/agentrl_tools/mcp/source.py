@@ -78,7 +78,7 @@ class McpTools(LateTools):
 
 
 class _Asked:
-    """What a server answered, and the classes made of it."""
+    """Tools that a server listed, and the classes made of them."""
 
     def __init__(self, source: McpTools, tools: "tuple[Tool, ...]") -> None:
         self._source = source

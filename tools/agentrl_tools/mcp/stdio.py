@@ -63,5 +63,5 @@ async def lines_of(process: HostProcess, broke: Callable[[str], None]) -> AsyncG
 
 
 def transport_of(process: HostProcess, broke: Callable[[str], None]) -> "Transport":
-    """Return what an MCP client connects to."""
+    """Return the transport that an MCP client connects to."""
     return lines_of(process, broke)  # pyright: ignore[reportReturnType]

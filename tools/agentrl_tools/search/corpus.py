@@ -19,7 +19,7 @@ class Document:
     """One text."""
 
     id: str
-    """What it is opened by; unique in its corpus."""
+    """Identifier that opens it; unique in its corpus."""
     text: str
     title: str = ""
     """Counts as more than a word of the text; the id where it is left empty."""

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl_tools.search.corpus import Corpus, Document
 
 TITLE_WEIGHT = 3
-"""How often the title counts beside the text."""
+"""Weight of the title; the text has 1."""
 INDEXES_KEPT = 4
 
 _WORD = re.compile(r"\w+")

@@ -1,4 +1,4 @@
-"""What is shown of a document: pages, and the passage that a query is about."""
+"""Parts of a document that are shown: pages, and the passage that a query is about."""
 
 import re
 from collections.abc import Sequence

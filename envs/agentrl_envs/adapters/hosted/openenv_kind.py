@@ -97,7 +97,7 @@ def words_of(answer):
 
 
 def faults(action, error):
-    """Return what a server's error finds wrong with an action; None if it is about something else.
+    """Return the faults of an action in a server's error; None if it is about something else.
 
     A server says VALIDATION_ERROR of an action that is none, and of a model of its own that it
     fills wrongly. An error is about the action where its input is what stands there in the action.

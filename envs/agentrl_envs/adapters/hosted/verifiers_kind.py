@@ -119,7 +119,7 @@ def obstacles_of_taskset(taskset):
 
 
 def overridden(kind, base, harmless):
-    """Return what of `base` a class says otherwise, but for `harmless`."""
+    """Return the members of `base` that a class overrides, but for `harmless`."""
     parents = kind.__mro__[: kind.__mro__.index(base)]
     own = {name for parent in parents for name in vars(parent)}
     known = {name for name in vars(base) if name[0] != "_"} | {"__init__", "__iter__"}
@@ -228,7 +228,7 @@ class World:
         self.task = kind(kind.data_type().model_validate(params["data"]), taskset.config.task)
 
     def score(self, messages):
-        """Return what a conversation is paid; each message says whether the policy sampled it."""
+        """Return the reward of a conversation; each message says whether the policy sampled it."""
         import verifiers.v1 as vf
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import AgentInfo, TraceTask

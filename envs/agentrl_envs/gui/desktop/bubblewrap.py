@@ -48,7 +48,7 @@ class Bubbled:
         return self.process.pid
 
     def memory_bytes(self) -> int | None:
-        """Return what it holds, where it is in a cgroup."""
+        """Return the memory that it holds, where it is in a cgroup."""
         return None if self.group is None else self.group.memory_bytes()
 
     def clear(self) -> None:

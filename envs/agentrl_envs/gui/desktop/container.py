@@ -44,13 +44,13 @@ from agentrl_sandbox.lease import labels, new_mark
 from agentrl_sandbox.recipe import RECIPES
 
 _ETC = ("passwd", "group", "machine-id")
-"""Files that say who one is: the same on every desktop."""
+"""Files of the identity of a desktop: the same on every one."""
 _NO_NAMES = "resolv.conf"
 _HIDDEN = (
     *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
     *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys"),
 )
-"""What the engine would hide by itself, and all of /sys."""
+"""Paths that the engine would hide by itself, and all of /sys."""
 _OF_A_BROWSER = ("chroot",)
 """Called by Chromium's sandbox, in a user namespace of its own."""
 
@@ -70,7 +70,7 @@ class DesktopContainer:
 
     @property
     def log(self) -> Log:
-        """Return what its first process said."""
+        """Log of its first process."""
         return self._contained.log
 
     def run(self, control: socket.socket, stop: threading.Event) -> None:
@@ -88,7 +88,7 @@ class DesktopContainer:
         )
 
     def memory_bytes(self) -> int | None:
-        """Return what it holds, where its cgroup can be seen from here."""
+        """Return the memory that it holds, where its cgroup can be seen from here."""
         directory = memory_directory(self.pid)
         for name in ("memory.usage_in_bytes", "memory.current"):
             if directory and (file := Path(directory, name)).exists():

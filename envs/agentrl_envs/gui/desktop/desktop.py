@@ -28,7 +28,7 @@ _START: Mapping[Backend, Callable[[DesktopSettings, socket.socket], Awaitable[St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is on the screen: lines of `line_bytes`, pixels of blue, green, red and nothing."""
+    """Content of the screen: lines of `line_bytes`, pixels of blue, green, red and nothing."""
 
     width: int
     height: int
@@ -129,7 +129,7 @@ class Desktop:
         return frame.blob if frame.body["there"] else None
 
     async def files(self, folder: str) -> dict[str, str]:
-        """Return what lies below a directory of the home: `file`, `folder` or `other` by path."""
+        """Return the entries below a directory of the home: `file`, `folder` or `other` by path."""
         frame = await self.ask("list", root=os.path.join(HOME, folder))
         return dict(frame.body["files"])
 
@@ -222,7 +222,7 @@ class Desktop:
         return self._started.pid
 
     def memory_bytes(self) -> int | None:
-        """Return what it holds, where it is in a cgroup."""
+        """Return the memory that it holds, where it is in a cgroup."""
         return self._started.memory_bytes()
 
     async def close(self) -> None:

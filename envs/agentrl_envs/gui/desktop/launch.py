@@ -1,4 +1,4 @@
-"""What every back-end needs to start a desktop: its code, its surroundings, its sizes."""
+"""Parts of a desktop that every back-end starts: its code, its surroundings, its sizes."""
 
 import io
 import zipfile
@@ -14,12 +14,12 @@ from agentrl_sandbox.recipe import DESKTOP
 HOME = "/home/user"
 HOST_NAME = "desktop"
 WRITABLE = ("/run/desktop", "/tmp", HOME)
-"""Where files can be made, beside shared memory."""
+"""Directories where files can be made, beside shared memory."""
 PYTHON = "/usr/bin/python3"
 """Debian's own: python3-gi and python3-xlib are there and not in our environment."""
 CODE = "/opt/desktop"
 ARCHIVE = "agent.zip"
-"""In CODE."""
+"""Name of the archive in CODE."""
 INSTALL = f"apt-get install --no-install-recommends bubblewrap {' '.join(DESKTOP)}"
 _INSIDE = "agentrl_envs.gui.inside"
 _BORROWED = ("arrival", "frames", "kernel")
@@ -52,11 +52,11 @@ class Started(Protocol):
 
     @property
     def log(self) -> Log:
-        """What it said."""
+        """Log of the first process."""
         ...
 
     def memory_bytes(self) -> int | None:
-        """Return what the desktop holds, where a cgroup counts it."""
+        """Return the memory that the desktop holds, where a cgroup counts it."""
         ...
 
     def clear(self) -> None:
@@ -86,11 +86,11 @@ def archive(main: Literal["agent", "container"]) -> bytes:
 
 
 def files_bytes(settings: DesktopSettings) -> int:
-    """Return how much of a desktop's memory may be its files, in each place for them."""
+    """Return the most memory of a desktop for its files, in each place for them."""
     return settings.memory_bytes // _FILES_SHARE
 
 
 def arguments(settings: DesktopSettings) -> list[str]:
-    """Return what the first process is told."""
+    """Return the arguments of the first process."""
     told = (settings.width, settings.height, settings.open_s, settings.processes)
     return [f"{one}" for one in told]

@@ -1,4 +1,4 @@
-"""What this machine has to run desktops with: rows of `agentrl doctor`."""
+"""Parts that desktops need on this machine: rows of `agentrl doctor`."""
 
 import contextlib
 import os
@@ -20,12 +20,12 @@ _MODULES = "import gi, Xlib; gi.require_version('Gtk', '3.0')"
 
 
 def parts() -> tuple[Found, ...]:
-    """Return what desktops are made of, here and in an image. No desktop is started."""
+    """Return the parts of desktops, here and in an image. No desktop is started."""
     return (*own_parts(), image_part())
 
 
 def own_parts() -> tuple[Found, Found]:
-    """Return what this machine has of a desktop, and of the programs on it."""
+    """Return the parts of a desktop on this machine, and the programs on it."""
     missing = _missing_of_screen()
     screen = Found("desktop", not missing, _listed(missing, "Xvfb, jwm, AT-SPI"), INSTALL)
     absent = _absent(PROGRAMS)
@@ -36,7 +36,7 @@ def own_parts() -> tuple[Found, Found]:
 
 
 def missing_parts(programs: Iterable[str]) -> Iterator[str]:
-    """Yield what this machine lacks of a desktop with some programs on it, a sentence each."""
+    """Yield the parts that a desktop with some programs on it lacks here, a sentence each."""
     if missing := _missing_of_screen():
         yield f"no desktop can be run without {', '.join(missing)}: {INSTALL}"
     if absent := _absent(programs):

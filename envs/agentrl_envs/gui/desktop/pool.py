@@ -106,7 +106,7 @@ class DesktopPool:
         await self._chores.rest()
 
     def figures(self) -> dict[str, int]:
-        """Return how many desktops there are and were, for metrics.
+        """Return the numbers of desktops, now and so far, for metrics.
 
         `staged` of now wait with a stage set; `set` is how often one was, `set_taken` how many of
         those an episode took.
@@ -115,7 +115,7 @@ class DesktopPool:
         return {**now, **self._counts}
 
     def memory_bytes(self) -> int | None:
-        """Return what the desktops hold, where cgroups count it."""
+        """Return the memory that the desktops hold, where cgroups count it."""
         held = [desktop.memory_bytes() for desktop in self._all]
         counted = [one for one in held if one is not None]
         return sum(counted) if counted else None
@@ -187,7 +187,7 @@ class DesktopPool:
         return desktop
 
     async def _fits(self, desktop: Desktop, asked: Coroutine[Any, Any, bool]) -> bool:
-        """Return what is asked about a desktop; one that does not fit is thrown away."""
+        """Return the answer about a desktop; one that does not fit is thrown away."""
         try:
             if await asked:
                 return True

@@ -1,4 +1,4 @@
-"""How desktops are run: one value, shared by every environment that shares them."""
+"""Settings of desktops: one value, shared by every environment that shares them."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -25,7 +25,7 @@ class DesktopSettings:
     image: str = RECIPES["desktop"].tag
     """With `docker`: made by `agentrl image build desktop`."""
     width: int = 1024
-    """Of the screen, in pixels."""
+    """Width of the screen, in pixels."""
     height: int = 768
     desktops: int = 4
     """At once; who wants one more waits."""

@@ -1,4 +1,4 @@
-"""What can be put on a desktop before an episode asks for it, and what of it is still to be done.
+"""Stages that desktops can have before an episode asks for one, and those still to be set.
 
 A stage is the part of a scene that depends on nothing but the scene: files and programs. Two tasks
 whose scenes have the same ones (a calculator, the trajectories of a group) have the same stage.
@@ -30,7 +30,7 @@ BARE = Stage()
 
 
 def missing(expected: Sequence[Stage], there: Iterable[Stage]) -> list[Stage]:
-    """Return what of `expected` is not there yet, each as often as it is wanted, in order."""
+    """Return the stages of `expected` that are not there yet, each as often as wanted, in order."""
     left, found = Counter(there), list[Stage]()
     for stage in expected:
         if left[stage] > 0:
@@ -41,13 +41,13 @@ def missing(expected: Sequence[Stage], there: Iterable[Stage]) -> list[Stage]:
 
 
 def unwanted(there: Sequence[Stage], expected: Sequence[Stage]) -> int | None:
-    """Return which of `there` nobody expects, the first of them; None where all are expected."""
+    """Return the index of the first stage that nobody expects; None where all are expected."""
     over = Counter(there) - Counter(expected)
     return next((at for at, stage in enumerate(there) if over[stage] > 0), None)
 
 
 def latest(there: Sequence[Stage], expected: Sequence[Stage]) -> int:
-    """Return which of `there` is expected last, or not at all; `ValueError` where there is none."""
+    """Return the index of the stage expected last, or not at all; `ValueError` for no stages."""
 
     def after(at: int) -> int:
         return expected.index(there[at]) if there[at] in expected else len(expected)

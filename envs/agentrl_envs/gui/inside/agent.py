@@ -168,7 +168,7 @@ class Agent:
         }, b""
 
     def do_locate(self, reference: list[str]) -> Answer:
-        """Return where an element or a window is now, whose it is, and all windows."""
+        """Return the box of an element or a window now, its process, and all windows."""
         windows = self._session.windows.all()
         if reference[0]:
             box = self._session.tree.box((reference[0], reference[1]), _LAYER_S)
@@ -182,7 +182,7 @@ class Agent:
         return {"box": list(box), "pid": pid, "windows": shown}, b""
 
     def do_pointer(self) -> Answer:
-        """Return where the mouse is."""
+        """Return the position of the mouse."""
         return {"at": self._session.windows.pointer()}, b""
 
     def do_move(self, x: int, y: int) -> Answer:

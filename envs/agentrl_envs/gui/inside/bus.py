@@ -21,7 +21,7 @@ class Ask(NamedTuple):
 
 
 Answer = tuple[Any, ...] | None
-"""What a method returned; `()` for a refusal, None for no answer in time."""
+"""Result of a method; `()` for a refusal, None for no answer in time."""
 
 
 class Bus:

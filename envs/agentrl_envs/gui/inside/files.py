@@ -16,7 +16,7 @@ def put(path: str, data: bytes, mode: int, changed_s: float) -> None:
 
 
 def read(path: str, most_bytes: int) -> bytes | None:
-    """Return what is in a regular file, or None where there is none of at most so many bytes."""
+    """Return the content of a regular file; None where there is none of at most so many bytes."""
     try:
         # A pipe or a link somebody left there must not make us wait, nor lead elsewhere.
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

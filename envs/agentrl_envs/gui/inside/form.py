@@ -18,7 +18,7 @@ INTERPRETER = ("/usr/bin/python3", "-I", "-B", "-c")
 
 
 def calling(module: str) -> str:
-    """Return what the interpreter is told to do, to run a module of these."""
+    """Return the code with which the interpreter runs a module of these."""
     return (
         "import sys; sys.path.insert(0, '/opt/desktop/agent.zip'); "
         f"from agentrl_envs.gui.inside.{module} import main; main()"

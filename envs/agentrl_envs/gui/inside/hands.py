@@ -20,7 +20,7 @@ _DRAG_STEP_S = 0.02
 
 
 class Hands:
-    """What the agent moves with."""
+    """Mouse and keyboard of the agent."""
 
     def __init__(self, display: Any, keyboard: Keyboard) -> None:
         self._display = display

@@ -112,7 +112,7 @@ class Processes:
             self._reap()
 
     def load(self) -> tuple[int, int]:
-        """Return how many threads want the processor now, and the nanoseconds all have had."""
+        """Return the number of threads that want the processor and the nanoseconds all have had."""
         wanting, had_ns = 0, 0
         for pid in self.all():
             try:

@@ -1,4 +1,4 @@
-"""What is on the screen: its pixels, out of the X server's own memory, and when they rest."""
+"""Content of the screen: its pixels, out of the X server's own memory, and the wait for rest."""
 
 import mmap
 import struct
@@ -10,7 +10,7 @@ _HEADER = struct.Struct(">25I")
 _COLOUR_BYTES = 12
 _POLL_S = 0.02
 _NOISE_NS = 3_000_000
-"""What programs may compute in a poll and still count as idle: timers that change nothing."""
+"""CPU time of programs in a poll that still counts as idle: timers that change nothing."""
 
 
 class Screen:

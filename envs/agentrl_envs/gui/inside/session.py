@@ -1,4 +1,4 @@
-"""What every desktop has before a program starts: screen, bus, accessibility, window manager."""
+"""Parts of every desktop before a program starts: screen, bus, accessibility, window manager."""
 
 import importlib
 import os

@@ -55,7 +55,7 @@ POLICIES: Mapping[str, Any] = {
     "SpellcheckEnabled": False,
     "TranslateEnabled": False,
 }
-"""How the browser is managed while it shows a site of ours."""
+"""Policies of the browser while it shows a site of ours."""
 
 
 class Site:
@@ -145,7 +145,7 @@ _BLOCKS = {"text": _text, "links": _links, "table": _table, "form": _form}
 
 
 def handler(site: Site) -> type[http.server.BaseHTTPRequestHandler]:
-    """Return what answers the requests for a site."""
+    """Return the handler of the requests for a site."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -38,13 +38,13 @@ class Element(NamedTuple):
     box: tuple[int, int, int, int]
     """Left, top, width and height on the screen, in pixels."""
     text: str | None
-    """What is in it, where it holds text."""
+    """Content of the element, where it holds text."""
     value: float | None
     pid: int
 
 
 class Tree:
-    """What programs show, as far as they answer."""
+    """Accessibility nodes of the programs, as far as they answer."""
 
     def __init__(self, ask: Callable[[Sequence[Ask], float], list[Answer]]) -> None:
         """`ask` is that of a `Bus`: questions, and until when on the monotonic clock."""
@@ -54,7 +54,7 @@ class Tree:
         """Whether something that had been named was gone when it was asked."""
 
     def read(self, deadline_s: float, most: int) -> tuple[list[Element], list[int], int]:
-        """Return what can be seen, in reading order; who does not answer; how much was left out.
+        """Return the visible elements in reading order, the silent programs, the omitted count.
 
         `deadline_s` bounds every level, and a program that misses it is not asked again. A program
         that puts new objects in the place of old ones meanwhile (rows whose icons have come, on a
@@ -97,7 +97,7 @@ class Tree:
         return elements, sorted(self._pids.get(name, 0) for name in silent), left
 
     def box(self, reference: Reference, deadline_s: float) -> tuple[int, int, int, int] | None:
-        """Return where an object is now, or None when it cannot be seen any more."""
+        """Return the box of an object now, or None when it cannot be seen any more."""
         end_s = time.monotonic() + deadline_s
         seen = self._look([reference], 0, end_s, set())
         return seen[reference].box if reference in seen else None

@@ -25,7 +25,7 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """What is open on a display."""
+    """Windows that are open on a display."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -66,7 +66,7 @@ class Windows:
         self._display.sync()
 
     def pointer(self) -> tuple[int, int]:
-        """Return where the mouse is."""
+        """Return the position of the mouse."""
         at = self._root.query_pointer()
         return at.root_x, at.root_y
 

@@ -12,7 +12,7 @@ _PRECISION = 4
 
 
 def table_needs(options: Mapping[str, Any]) -> list[str]:
-    """Return what the rules of a comparison need that there is not."""
+    """Return the unmet needs of the rules of a comparison."""
     needs: list[str] = []
     for rule in options.get("rules", ()):
         kind = rule.get("type")

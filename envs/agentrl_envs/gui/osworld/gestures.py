@@ -1,4 +1,4 @@
-"""What task files do by a line of Python with PyAutoGUI, read and never run as Python.
+"""Gestures of a task file's lines of Python with PyAutoGUI, read and never run as Python.
 
     pyautogui.hotkey('ctrl', 's'); time.sleep(0.5)   ──►   press ctrl+s, rest
 
@@ -20,7 +20,7 @@ _SLEEP_MAX_S = 10.0
 
 
 class Unreadable(Exception):
-    """A script does more than can be read of it. The message says what."""
+    """A script does more than can be read of it. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def is_script(command: object) -> bool:
 
 
 def gestures(command: Sequence[str] | str) -> list[Gesture]:
-    """Return what such a line does, in order. Raises `Unreadable`."""
+    """Return the gestures of such a line, in order. Raises `Unreadable`."""
     if isinstance(command, str) or len(command) != 3:
         raise Unreadable("PyAutoGUI within a shell command")
     try:

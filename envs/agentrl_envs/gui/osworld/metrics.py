@@ -88,13 +88,13 @@ def check_include_exclude(result: Any, rules: Mapping[str, Any]) -> float:
 
 
 def fuzzy_match(result: Any, rules: Mapping[str, Any]) -> float:
-    """Return how like a text is to `expected`."""
+    """Return the similarity of a text to `expected`."""
     text = text_of(result)
     return 0.0 if text is None else ratio(text, str(rules["expected"]))
 
 
 def diff_text_file(result: Any, expected: Any) -> float:
-    """Return how alike two files are, by lines."""
+    """Return the similarity of two files, by lines."""
     mine, theirs = text_of(result), text_of(expected)
     if mine is None or theirs is None:
         return 0.0

@@ -52,13 +52,13 @@ class OsworldPack:
                 )
 
     def scene(self, task: Task) -> Scene:
-        """Return how the desktop is when `task` begins: bare, until its steps are done."""
+        """Return the desktop's scene when `task` begins: bare, until its steps are done."""
         return Scene(goal=str(task.prompt), runs_code=True, begin=partial(self._begin, task))
 
     async def judge(
         self, task: Task, desktop: Workplace, said: str | None, *, failed: bool
     ) -> Verdict:
-        """Return what the task's evaluator says, from 0 to 1."""
+        """Return the verdict of the task's evaluator, from 0 to 1."""
         del said
         written: Mapping[str, Any] = task.data["osworld"]
         evaluator = written["evaluator"]
@@ -90,7 +90,7 @@ class OsworldPack:
 
 
 def together(scores: Sequence[float], conj: str) -> float:
-    """Return what several metrics come to: `and`, the mean unless one is 0; `or`, the best."""
+    """Return the combined score of metrics: `and`, the mean unless one is 0; `or`, the best."""
     if conj == "or":
         return max(scores)
     return 0.0 if 0.0 in scores else sum(scores) / len(scores)

@@ -33,7 +33,7 @@ class Collection:
     tasks: Mapping[str, Mapping[str, Any]]
     """Those that can be played, as they were written, by their files: ids are not always unique."""
     refused: Mapping[str, Sequence[str]]
-    """What the others need, by their files."""
+    """Needs of the other tasks, by their files."""
 
     @property
     def report(self) -> str:

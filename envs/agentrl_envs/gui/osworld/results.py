@@ -1,4 +1,4 @@
-"""Where a checker's values come from: files, commands and lists of the desktop, and the task."""
+"""Sources of a checker's values: files, commands and lists of the desktop, and the task."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _FOUND = ("vm_file", "vm_command_line", "vm_command_error", "rule", "cloud_file"
 
 
 def result_needs(config: Mapping[str, Any], task: str, cache: Path, said: set[str]) -> list[str]:
-    """Return what a value needs that there is not; `said` names what commands leave behind."""
+    """Return the unmet needs of a value; `said` names the files that commands leave behind."""
     match config.get("type"):
         case "vm_command_line" | "vm_command_error":
             return command_needs(config.get("command"))
@@ -36,7 +36,7 @@ def result_needs(config: Mapping[str, Any], task: str, cache: Path, said: set[st
 
 
 def kept(config: Mapping[str, Any], task: str, cache: Path) -> list[Path]:
-    """Return where OSWorld keeps the files of the task that a value names."""
+    """Return the paths where OSWorld keeps the files of the task that a value names."""
     names = config["dest"] if config.get("multi") else [config["dest"]]
     return [cache / task / name for name in names]
 

@@ -1,4 +1,4 @@
-"""What metrics are made of: how like two texts are, and whether a value is as a rule says."""
+"""Parts of metrics: the similarity of two texts, and the check of a value against a rule."""
 
 import operator
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 _ORDERED = ("eq", "ne", "le", "lt", "ge", "gt")
 METHODS = (*_ORDERED, "re", "approx", "range", "str_list_eq", "str_set_eq")
-"""What a rule's method may begin with."""
+"""Names that a rule's method may begin with."""
 
 
 def is_known(method: object) -> bool:
@@ -16,7 +16,7 @@ def is_known(method: object) -> bool:
 
 
 def ratio(one: str, two: str) -> float:
-    """Return how like two texts are, from 0 to 1.
+    """Return the similarity of two texts, from 0 to 1.
 
     Twice the length of their longest common subsequence, over their lengths together; by bits, a
     row of the table at a time (Hyyrö, Bit-parallel LCS-length computation revisited, 2004).

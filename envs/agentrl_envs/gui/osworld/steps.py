@@ -1,4 +1,4 @@
-"""What a task file does before an episode and before it is judged: what it needs, and doing it."""
+"""Steps of a task file before an episode and before it is judged: their needs, and doing them."""
 
 import shlex
 import shutil
@@ -24,9 +24,9 @@ _OPENED_BY: Mapping[str, Sequence[str]] = {
     **dict.fromkeys((".html", ".htm"), BROWSER),
     "": ("thunar",),
 }
-"""Which program opens a file, by the end of its name; a name without one is a directory."""
+"""Program that opens a file, by the end of its name; a name without one is a directory."""
 _OFFICE = (".doc", ".docx", ".odp", ".ods", ".odt", ".ppt", ".pptx", ".xls", ".xlsx")
-"""What LibreOffice opens, where this machine has it."""
+"""Files that LibreOffice opens, where this machine has it."""
 _WORDS = {
     "sudo": "the rights of root",
     "{CLIENT_PASSWORD}": "the rights of root",
@@ -39,7 +39,7 @@ _WORDS = {
     **dict.fromkeys(("curl ", "wget ", "pip install", "git clone"), "the network"),
     "remote-debugging-port": "Chrome's debugging port",
 }
-"""What commands speak of that no desktop of ours has."""
+"""Needs that no desktop of ours meets, by the words of commands."""
 _APPS = {
     **dict.fromkeys(("libreoffice_calc", "libreoffice_writer", "libreoffice_impress"), "soffice"),
     **{name: name for name in ("gimp", "thunderbird", "vlc")},
@@ -64,12 +64,12 @@ def opener(path: str) -> Sequence[str]:
 
 
 def cached(cache: Path, task: str, url: str, path: str) -> Path:
-    """Return where OSWorld keeps a file of a task that it has downloaded."""
+    """Return the path where OSWorld keeps a downloaded file of a task."""
     return cache / task / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
 
 
 def step_needs(step: Mapping[str, Any], task: str, cache: Path) -> list[str]:
-    """Return what a step needs that there is not; nothing for one that can be done."""
+    """Return the unmet needs of a step; none for one that can be done."""
     kind, given = step.get("type"), step.get("parameters", {})
     match kind:
         case "sleep" | "activate_window" | "close_window":
@@ -95,7 +95,7 @@ def step_needs(step: Mapping[str, Any], task: str, cache: Path) -> list[str]:
 
 
 def command_needs(command: object, *, launched: bool = False) -> list[str]:
-    """Return what a command needs that there is not."""
+    """Return the unmet needs of a command."""
     if not isinstance(command, str | list) or not command:
         return [f"a command, not {command!r}"]
     if is_script(command):

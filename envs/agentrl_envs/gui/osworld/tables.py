@@ -28,7 +28,7 @@ _PACKAGE = "{http://schemas.openxmlformats.org/package/2006/relationships}"
 _NAME = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
 
 Value = str | float | bool
-"""What is in a cell: a text, a number, or a truth."""
+"""Value of a cell: a text, a number, or a truth."""
 
 
 class NoWorkbook(Exception):
@@ -44,7 +44,7 @@ class Sheet:
     """By row and column, both from 1; only those that hold something."""
 
     def at(self, name: str) -> Value | None:
-        """Return what is in a cell named such as `B3`. ValueError for no name of a cell."""
+        """Return the value of a cell named such as `B3`. ValueError for no name of a cell."""
         return self.cells.get(place(name))
 
     def row(self, number: int) -> list[Value | None]:

@@ -1,4 +1,4 @@
-"""What a person at a desktop is shown below it: the task, what the hands are at, and buttons."""
+"""Board below the desktop of a human player: the task, the state of the input, and buttons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Button = Literal["done", "cannot be done", "skip", "leave"]
 BUTTONS: tuple[Button, ...] = get_args(Button)
 LINE_PIXELS = 20
 HEIGHT = 5 * LINE_PIXELS
-"""Of the board, in pixels."""
+"""Height of the board, in pixels."""
 _BUTTON_PIXELS = 124
 _PAPER, _INK, _BUTTON = (245, 245, 240), (20, 20, 20), (205, 215, 230)
 _GOAL_LINES = 3
@@ -23,11 +23,11 @@ _MARGIN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What is written on it."""
+    """Texts on the board."""
 
     goal: str = ""
     state: str = ""
-    """What goes on."""
+    """Present activity."""
 
     def drawn(self, width: int) -> Frame:
         """Return the board as a picture."""

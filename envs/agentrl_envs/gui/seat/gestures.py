@@ -1,4 +1,4 @@
-"""What hands do becomes gestures: raw events of mouse and keyboard in, whole actions out. Pure."""
+"""Gestures of a person: raw events of mouse and keyboard in, whole actions out. Pure."""
 
 import math
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _CHORD = ("ctrl", "alt", "super", "shift")
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where the mouse is, and the buttons that are down, a bit each: left, middle, right, wheel."""
+    """Position of the mouse, and the pressed buttons, a bit each: left, middle, right, wheel."""
 
     at_s: float
     point: Point
@@ -50,7 +50,7 @@ class Gesture:
     verb: Verb
     point: Point | None = None
     to: Point | None = None
-    """Where a drag ends."""
+    """End of a drag."""
     text: str = ""
     keys: str = ""
     direction: Direction = "down"
@@ -59,7 +59,7 @@ class Gesture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What belongs together."""
+    """Limits within which events belong together."""
 
     double_s: float = 0.4
     """Clicks that follow within it are one."""
@@ -97,7 +97,7 @@ class _Press:
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What the hands are in the middle of. `after` and `rest` say what comes next."""
+    """State of the gestures in progress. `after` and `rest` return the next one."""
 
     pace: Pace = Pace()
     buttons: int = 0
@@ -111,7 +111,7 @@ class Hands:
 
     @property
     def due_s(self) -> float | None:
-        """Return when what is begun is done if nothing follows; None where nothing is begun."""
+        """Time when what is begun is done if nothing follows; None where nothing is begun."""
         if self.clicks is not None and self.press is None:
             return self.clicks.last_s + self.pace.double_s
         if self.scroll is not None:

@@ -33,7 +33,7 @@ class BadViewer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """How a viewer wants its pixels."""
+    """Pixel format that a viewer wants."""
 
     bits: int = 32
     big_endian: bool = False
@@ -120,7 +120,7 @@ async def read_message(reader: asyncio.StreamReader) -> Said:
 
 
 def server_init(width: int, height: int, name: str) -> bytes:
-    """Return what a server says of its screen."""
+    """Return a server's description of its screen."""
     named = name.encode()
     size = struct.pack("!HH", width, height)
     return size + Pixels().pack() + struct.pack("!I", len(named)) + named
@@ -133,7 +133,7 @@ def update(frame: Frame, left: int, top: int, pixels: Pixels) -> bytes:
 
 
 def answer_to(challenge: bytes, password: str) -> bytes:
-    """Return what a viewer that knows the password answers."""
+    """Return the answer of a viewer that knows the password."""
     key = password.encode("latin-1")[:PASSWORD_BYTES].ljust(PASSWORD_BYTES, b"\0")
     mirrored = bytes(int(f"{byte:08b}"[::-1], 2) for byte in key)
     # One DES, as three with the same key; the mode is what the protocol asks for.

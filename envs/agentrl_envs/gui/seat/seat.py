@@ -30,7 +30,7 @@ PointsBy = Literal["element", "coordinate"]
 ANYWHERE = "127.0.0.1:0"
 """Some port of this machine."""
 _POLL_S = 0.15
-"""How often the screen is looked at while nothing is done."""
+"""Time between looks at the screen while nothing is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +89,21 @@ class Seat:
 
     @property
     def password(self) -> str:
-        """Return what viewers have to know."""
+        """Password that viewers have to know."""
         return self._server.password
 
     @property
     def address(self) -> str:
-        """Return where viewers come."""
+        """Address to which viewers connect."""
         return self._server.address
 
     @property
     def invitation(self) -> str:
-        """Return what to tell the person."""
+        """Invitation for the person."""
         return f"a VNC viewer sees the desktop at {self.address} with password {self.password}"
 
     async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
-        """Return what the person does next; raises `Skipped` or `Left` where the task is left."""
+        """Return the person's next action; raises `Skipped` or `Left` where the task is left."""
         self._goal = next((m.text.partition("\n")[0] for m in seen if m.role == "user"), "")
         told = next((m.text.partition("\n")[0] for m in new.messages if m.role == "tool"), "")
         self._state = "" if told.startswith("screen:") else told

@@ -52,7 +52,7 @@ def _site(
     forms: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return what a site is made of; `forms` says where each leads once it is sent."""
+    """Return the parts of a site; `forms` says where each leads once it is sent."""
     nav = [(page["title"], path) for path, page in pages.items() if not page.get("aside")]
     return {"nav": nav, "pages": pages, "forms": forms or {}, "files": files or {}}
 

@@ -76,7 +76,7 @@ def _note_make(random: Random) -> Wanted:
 
 
 def _display(page: Page) -> str:
-    """Return what a calculator shows."""
+    """Return the text on a calculator's display."""
     frame = next(node for node in page.nodes if node.name == "galculator" and node.depth == 0)
     return next(node.value() for node in page.under(frame) if node.role == "textbox")
 

@@ -1,4 +1,4 @@
-"""What players do again and again. A player sees what the agent sees."""
+"""Common moves of players. A player sees what the agent sees."""
 
 from collections.abc import Generator
 

@@ -27,12 +27,12 @@ class TemplatePack(TemplateTasks[Template]):
         super().__init__("gui", chosen, HELD_OUT, **choices)
 
     def filled_in(self, template: Template, random: Random, seed: int) -> Wanted:
-        """Return what a task wants."""
+        """Return the parameters of a task."""
         del seed
         return template.make(random)
 
     def scene(self, task: Task) -> Scene:
-        """Return how the desktop is when `task` begins."""
+        """Return the desktop's scene when `task` begins."""
         template, wanted = self.template_of(task), dict(task.data["wanted"])
         return Scene(
             goal=wanted["goal"],

@@ -1,4 +1,4 @@
-"""What checkers read: the files of a folder, all of them, and a spreadsheet's cells."""
+"""State that checkers read: the files of a folder, all of them, and a spreadsheet's cells."""
 
 import re
 import zlib
@@ -17,7 +17,7 @@ _NUMBER, _STRING = "40", "60"
 _NUMBERED = re.compile(r"[0-9]{1,7}")
 
 Cells = dict[str, str]
-"""What is in the cells of a sheet that have something, by name such as `B3`."""
+"""Contents of the filled cells of a sheet, by name such as `B3`."""
 
 
 def documents(wanted: Wanted) -> Mapping[str, bytes]:

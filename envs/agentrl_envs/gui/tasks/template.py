@@ -24,7 +24,7 @@ class Template:
 
     name: str
     program: str
-    """Where it is done, for reports: `form`, `editor`, `calculator` and so on."""
+    """Program of the task, for reports: `form`, `editor`, `calculator` and so on."""
     level: int
     """1 to 3: how many steps and conditions."""
     make: Callable[[Random], Wanted]

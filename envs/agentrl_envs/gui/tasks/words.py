@@ -1,4 +1,4 @@
-"""What tasks are made of: names, places and things, some of them beyond ASCII."""
+"""Words that tasks are made of: names, places and things, some of them beyond ASCII."""
 
 FIRST_NAMES = (
     *("Ada", "Björn", "Chloé", "Deniz", "Emil", "Fatima", "Grete", "Hugo", "Inés", "Jonas"),
@@ -24,7 +24,7 @@ OPTIONS = {
     "Language": ("English", "German", "French", "Spanish"),
     "Season": ("Spring", "Summer", "Autumn", "Winter"),
 }
-"""What a field may be called, and what there is to choose in it."""
+"""Names of fields, and the choices in each."""
 WORDS = (
     *("river", "stone", "garden", "winter", "silver", "paper", "window", "forest", "candle"),
     *("bridge", "harbour", "morning", "engine", "market", "island", "letter", "mirror", "cloud"),

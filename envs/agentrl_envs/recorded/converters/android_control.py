@@ -34,7 +34,7 @@ _SNAKE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class _Screen:
-    """What was to be seen before an action, or after the last one."""
+    """Screen before an action, or after the last one."""
 
     text: str
     places: Mapping[int, Box]

@@ -1,4 +1,4 @@
-"""What a converter makes of one trajectory, and the parts of recordings they share."""
+"""Conversion of one trajectory, and the parts of recordings that converters share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def answers(tool: str, calls: int, content: RecordedContent) -> list[ToolSaid]:
 
 
 def some(found: Sequence[Path], where: Path, what: str) -> Sequence[Path]:
-    """Return what was found; `ConfigError` where that is nothing."""
+    """Return the found paths; `ConfigError` where there are none."""
     if not found:
         raise ConfigError(f"{where} has {what}")
     return found

@@ -39,7 +39,7 @@ _NOTCH = 10
 
 
 def calls_of(action: Any) -> list[Call]:
-    """Return what an action of OSWorld does: a text of code, DONE, FAIL or WAIT, or an object.
+    """Return the calls of an action of OSWorld: a text of code, DONE, FAIL or WAIT, or an object.
 
     Raises `Unusable` for what cannot be understood.
     """
@@ -107,7 +107,7 @@ def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
 
 
 class _Hand:
-    """Where the mouse is, what is held, and what was done so far."""
+    """Position of the mouse, pressed keys and buttons, and the calls so far."""
 
     def __init__(self) -> None:
         self._calls: list[Call] = []

@@ -118,7 +118,7 @@ class Browser:
         return True
 
     def memory_bytes(self) -> int | None:
-        """Return what it holds, where it is in a cgroup."""
+        """Return the memory that it holds, where it is in a cgroup."""
         group = self._command.group
         return None if group is None else group.memory_bytes()
 

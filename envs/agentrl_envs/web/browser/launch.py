@@ -1,4 +1,4 @@
-"""What starts a browser: the command Playwright is given, and the cgroup it runs in.
+"""Start of a browser: the command Playwright is given, and the cgroup it runs in.
 
 Inside bubblewrap a browser has a network namespace without any interface, sees this machine's
 `/usr` read-only and nothing else of it, writes to memory, and is a user that nobody is. Chromium's
@@ -37,7 +37,7 @@ WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How Playwright starts one browser, and what is held for it."""
+    """Command by which Playwright starts one browser, with its leases and its cgroup."""
 
     executable: str
     arguments: tuple[str, ...]
@@ -48,7 +48,7 @@ class Command:
 
     @property
     def mark(self) -> str:
-        """Return what its processes carry in their environment."""
+        """Mark that its processes carry in their environment."""
         return self.leases[0].name
 
     def clear(self) -> None:
@@ -104,7 +104,7 @@ def _inside(
 
 
 def _shown(program: str) -> tuple[list[tuple[str, str]], dict[str, str], str]:
-    """Return what to bind, what of it to stage for another user, and the program's path inside."""
+    """Return the paths to bind, those to stage for another user, and the program's path inside."""
     real = os.path.realpath(program)
     if is_visible(Path(real)):
         return [], {}, real

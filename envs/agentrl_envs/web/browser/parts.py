@@ -1,4 +1,4 @@
-"""What this machine has to run a browser with: a row of `agentrl doctor`."""
+"""Parts that a browser needs on this machine: a row of `agentrl doctor`."""
 
 import shutil
 

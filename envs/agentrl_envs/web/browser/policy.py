@@ -1,4 +1,4 @@
-"""Where a page may go: decided on the text of an address, before anything is asked for."""
+"""Addresses that a page may visit: decided on the text of one, before anything is asked for."""
 
 import re
 from collections.abc import Collection

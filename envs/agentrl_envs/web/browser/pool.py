@@ -96,7 +96,7 @@ class BrowserPool:
         self._chores.begin(self._put_back(browser, visit, url))
 
     def figures(self) -> dict[str, float]:
-        """Return how many browsers and pages there are, for metrics."""
+        """Return the numbers of browsers and pages, for metrics."""
         running = [browser for browser in self._browsers if browser is not None]
         return {
             "browsers": len(running) + len(self._retired),
@@ -109,7 +109,7 @@ class BrowserPool:
         await self._chores.rest()
 
     def memory_bytes(self) -> int | None:
-        """Return what the browsers hold, where cgroups count it."""
+        """Return the memory that the browsers hold, where cgroups count it."""
         running = [browser.memory_bytes() for browser in self._browsers if browser is not None]
         counted = [held for held in running if held is not None]
         return sum(counted) if counted else None

@@ -8,7 +8,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def private_bytes(mark: str, root: int | None = None) -> int:
-    """Return what the processes below one that carries `mark` hold and share with nobody.
+    """Return the memory that the processes from the one with `mark` down share with nobody.
 
     It is looked for below `root`, by default this process. 0 where it is not there.
     """

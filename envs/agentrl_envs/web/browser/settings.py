@@ -1,4 +1,4 @@
-"""How browsers are run: one value, shared by every environment that shares the browsers."""
+"""Settings of browsers: one value, shared by every environment that shares the browsers."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

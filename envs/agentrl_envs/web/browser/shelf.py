@@ -7,7 +7,7 @@ from agentrl_envs.web.browser.visit import Screen, Visit
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a page has to be like for an episode."""
+    """Requirements of an episode on its page."""
 
     url: str
     """`""` is nowhere yet."""
@@ -40,7 +40,7 @@ class Shelf:
         return None
 
     def count(self, place: Place) -> int:
-        """Return how many such pages there are."""
+        """Return the number of such pages."""
         return len(self._fitting(place))
 
     def surplus(self, most: int) -> Visit | None:

@@ -32,7 +32,7 @@ MAX_REQUESTS = 1000
 MAX_POPUPS = 50
 """Windows that a page may ask for between two actions."""
 _REQUESTED_S = 0.5
-"""How long a navigation that was asked for may take to begin; some never do."""
+"""Deadline for a requested navigation to begin; some never do."""
 
 
 class MovedOn(Exception):
@@ -81,7 +81,7 @@ class Tab:
 
     @property
     def url(self) -> str:
-        """Return where the page is."""
+        """Address of the page."""
         return self._url
 
     @property

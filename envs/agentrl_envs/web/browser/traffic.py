@@ -1,4 +1,4 @@
-"""What becomes of a page's requests: each is answered by the world of its episode, or not at all.
+"""Requests of a page: each is answered by the world of its episode, or not at all.
 
 Requests are held in the debugging session of their page, and redirects are held again, hop by hop,
 which Playwright's own routes do not do. What never gets here (beacons of a page that is gone, other
@@ -19,7 +19,7 @@ NOT_FOUND = WebResponse(
     status=404, headers={"content-type": "text/plain; charset=utf-8"}, body=b"Not found"
 )
 MAX_BODY_BYTES = 8 * 2**20
-"""Of what a world answers with."""
+"""Size of the body of a world's answer."""
 TOO_LARGE = WebResponse(
     status=502,
     headers={"content-type": "text/plain; charset=utf-8"},

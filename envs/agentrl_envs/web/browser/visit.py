@@ -30,7 +30,7 @@ Start = Literal["new", "ahead", "kept"]
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What a page is drawn on."""
+    """Size of the screen that a page is drawn on."""
 
     width: int = 1024
     height: int = 768
@@ -38,7 +38,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What a browser keeps of a site."""
+    """Data that a browser keeps of a site."""
 
     cookies: Any
     """As Playwright has them."""
@@ -197,7 +197,7 @@ class Visit:
         await self.switch(max(0, self._at - 1))
 
     def taken_notices(self) -> list[str]:
-        """Return what there is to be told, once."""
+        """Return the pending notices, each once."""
         told, self.notices[:] = list(self.notices), []
         return told
 

@@ -18,7 +18,7 @@ SEED_RANGES: Final[Mapping[Split, range]] = {
     "train": range(2**30),
     "heldout": range(2**30, 2**31),
 }
-"""Where the seeds of a split's problems lie."""
+"""Ranges of the seeds of problems, by split."""
 _LONGEST_STREAM = 2**24
 
 

@@ -67,7 +67,7 @@ def root() -> Path:
 
 
 def url_of(family: str) -> str:
-    """Return where a family's page is."""
+    """Return the address of a family's page."""
     return f"{ORIGIN}/miniwob/{family}.html"
 
 

@@ -1,4 +1,4 @@
-"""What an agent sees of a page, and how to read it back."""
+"""Observations of a page, and functions to read them back."""
 
 from agentrl_envs.web.observation.look import look
 from agentrl_envs.web.observation.node import Node

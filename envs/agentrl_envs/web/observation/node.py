@@ -24,7 +24,7 @@ class Node:
     """Such as `button`, `textbox`, `link`; `text` for static text; an SVG shape's own name."""
     name: str = ""
     id: int | None = None
-    """What actions call it by; None for what cannot be acted on."""
+    """Number by which actions name it; None for a node that cannot be acted on."""
     depth: int = 0
     attributes: Mapping[str, str] = field(default_factory=dict[str, str])
     """Such as `value`, `options`, `fill`; a flag such as `checked` has the value `""`."""

@@ -54,7 +54,7 @@ class Page:
         return found
 
     def under(self, node: Node) -> tuple[Node, ...]:
-        """Return what is inside a node of this page."""
+        """Return the nodes inside a node of this page."""
         return tuple(self._under(node))
 
     def _under(self, node: Node) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""What is looked at, what is seen, and through what: the values between a page and an agent."""
+"""Settings, access and result of a look at a page: the values between a page and an agent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,21 +39,21 @@ class Eye(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """What an observation is made of."""
+    """Settings of an observation."""
 
     kinds: tuple[Kind, ...] = ("axtree",)
     """In the order in which they are shown."""
     max_nodes: int = 400
     """Lines of the tree and elements of the markup; the rest is counted, not shown."""
     max_characters: int = 16_000
-    """Of each text; the rest is counted, not shown."""
+    """Length of each text; the rest is counted, not shown."""
     max_name_characters: int = 120
     """Of one name or piece of text; of what is in a field, four times as many."""
     boxes: bool = False
     """Say of every element in the tree where it is; otherwise only of drawn shapes and boxes
     without a name."""
     deadline_s: float = 5.0
-    """For one look."""
+    """Deadline of one look."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be seen."""
@@ -63,7 +63,7 @@ class Wants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What was seen in one look."""
+    """Result of one look at a page."""
 
     url: str
     title: str

@@ -15,7 +15,7 @@ Check = Callable[[State, str | None], Verdict]
 """Judges the state, and the agent's last word where there is one."""
 
 STATE_KEY = "agentrl.state"
-"""Where an application finds the state of its episode in the ASGI scope."""
+"""Key of the state of an application's episode in the ASGI scope."""
 _HOP_BY_HOP = frozenset({"connection", "content-length", "host", "transfer-encoding"})
 
 

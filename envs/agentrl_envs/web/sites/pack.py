@@ -34,7 +34,7 @@ class Site(Generic[State]):
 
     @property
     def origin(self) -> str:
-        """Return where the site seems to be; no such host exists."""
+        """Apparent origin of the site; no such host exists."""
         return f"http://{self.name}.invalid"
 
 
@@ -50,7 +50,7 @@ class SitePack(TemplateTasks[Template[State]], Generic[State]):
             raise ConfigError(f"the tasks of {site.name}: {error}") from None
 
     def filled_in(self, template: Template[State], random: Random, seed: int) -> Wanted:
-        """Return what a task wants, on the state of a seed."""
+        """Return the parameters of a task, on the state of a seed."""
         return template.make(random, self._site.state(seed))
 
     def world(self, task: Task) -> AsgiWorld[State]:

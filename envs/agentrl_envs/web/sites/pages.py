@@ -1,4 +1,4 @@
-"""What our sites' applications share: templates, forms, and the state behind a request."""
+"""Shared parts of our sites' applications: templates, forms, and the state behind a request."""
 
 import secrets
 from collections.abc import Mapping

@@ -32,7 +32,7 @@ def next_action(player: Player, task: Task, seen: Sequence[Message]) -> Action:
 
 
 def _observations(seen: Sequence[Message]) -> list[str]:
-    """Return what was shown before the first action, and after each: one text a time."""
+    """Return the texts shown before the first action and after each: one text a time."""
     shown = [""]
     for message in seen:
         if message.role == "assistant":

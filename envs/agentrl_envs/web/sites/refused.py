@@ -1,4 +1,4 @@
-"""What a site says when it does not do what it was asked for."""
+"""Refusal of a site to do what it was asked for."""
 
 
 class Refused(Exception):

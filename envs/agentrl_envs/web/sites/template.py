@@ -44,7 +44,7 @@ def checker(
     start: State,
     summary: Callable[[State], Mapping[str, Any]],
 ) -> Check[State]:
-    """Return what judges an episode that begins with `start`.
+    """Return the check of an episode that begins with `start`.
 
     It pays 1 once the state is as it must be in everything `summary` tells, what nobody asked for
     included; with an answer to give, when that is right too. It ends with success or a last word.

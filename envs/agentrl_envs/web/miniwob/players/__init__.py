@@ -1,4 +1,4 @@
-"""Who can solve which family of MiniWoB++, from what an agent sees and nothing else."""
+"""Players of the families of MiniWoB++, from what an agent sees and nothing else."""
 
 from agentrl_envs.web.miniwob.players import clicking, dragging, filling, searching
 from agentrl_envs.web.miniwob.players.scene import PLAYERS, Scene, scene_of

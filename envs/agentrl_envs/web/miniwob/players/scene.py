@@ -1,4 +1,4 @@
-"""What a player of MiniWoB++ goes by: the conversation, read as pages and calls."""
+"""Scene that a player of MiniWoB++ sees: the conversation, read as pages and calls."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -29,18 +29,18 @@ class Scene:
         return tuple(one for one in self.calls if one.name == tool)
 
     def clicked(self, id_: int | None) -> int:
-        """Return how often an element was clicked."""
+        """Return the number of clicks on an element."""
         return sum(one.arguments["id"] == id_ for one in self.called("click"))
 
     @property
     def quoted(self) -> list[str]:
-        """Return what stands in quotation marks in the goal."""
+        """Texts in quotation marks in the goal."""
         return re.findall(r'"(.*?)"', self.goal)
 
 
 Player = Callable[[Scene], Action]
 PLAYERS: Final = dict[str, Player]()
-"""Who plays a family."""
+"""Players by family."""
 
 
 def plays(*families: str) -> Callable[[Player], Player]:

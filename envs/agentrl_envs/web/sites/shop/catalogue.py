@@ -1,4 +1,4 @@
-"""What a shop sells: made from a seed, and never changed."""
+"""Products of a shop: made from a seed, and never changed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Catalogue:
         min_rating_tenths: int = 0,
         sort: str = "",
     ) -> Sequence[Product]:
-        """Return what fits: every word of the query in a product's name, brand or feature."""
+        """Return the products that fit: every word of the query in the name, brand or feature."""
         found = [
             product
             for product in self.products.values()

@@ -1,4 +1,4 @@
-"""What players of the shop's tasks do again and again."""
+"""Common moves of players of the shop's tasks."""
 
 import re
 from collections.abc import Generator

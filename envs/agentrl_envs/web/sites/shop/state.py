@@ -1,4 +1,4 @@
-"""What a shop remembers of one customer, and what can be done to it.
+"""State of a shop for one customer, and the changes that can be made to it.
 
 Every change goes through a method, which raises `Refused` with what the customer is told.
 """
@@ -12,7 +12,7 @@ from agentrl_envs.web.sites.refused import Refused
 from agentrl_envs.web.sites.shop.catalogue import Catalogue, Product, catalogue
 
 DELIVERIES = {"standard": 490, "express": 990, "pickup": 0}
-"""What each kind of delivery costs, in cents."""
+"""Cost of each kind of delivery, in cents."""
 COUPONS = {"SAVE10": 10, "SPRING20": 20, "WELCOME5": 5}
 """Per cent that a code takes off."""
 REASONS = ("damaged", "wrong item", "changed my mind", "too late")
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(slots=True, kw_only=True)
 class Address:
-    """Where something is sent."""
+    """Address to which something is sent."""
 
     id: int
     name: str
@@ -56,7 +56,7 @@ class Return:
 
 @dataclass(slots=True, kw_only=True)
 class Order:
-    """What was bought."""
+    """Goods that were bought, with their delivery."""
 
     id: int
     lines: list[Line]
@@ -70,7 +70,7 @@ class Order:
 
 @dataclass(slots=True, kw_only=True)
 class Review:
-    """What the customer thinks of a product."""
+    """Opinion of the customer on a product."""
 
     product: str
     stars: int
@@ -133,7 +133,7 @@ class Shop:
 
     @property
     def goods_cents(self) -> int:
-        """Return what the cart costs without delivery."""
+        """Price of the cart without delivery."""
         full = sum(self.product(x.product).price_cents * x.quantity for x in self.cart)
         return full - full * COUPONS.get(self.coupon, 0) // 100
 

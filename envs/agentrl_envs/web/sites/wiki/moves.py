@@ -1,4 +1,4 @@
-"""What players of the wiki's tasks do again and again."""
+"""Common moves of players of the wiki's tasks."""
 
 from collections.abc import Generator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a wiki remembers: every revision of every article, and what the reader watches."""
+"""State of a wiki: every revision of every article, and the articles that the reader watches."""
 
 import re
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ from agentrl_envs.web.sites.wiki.state import Wiki
 
 
 def summary(wiki: Wiki) -> dict[str, Any]:
-    """Return what every article says now, and what is watched; not how it came about."""
+    """Return the present articles and the watch list; not how they came about."""
     latest = {title: wiki.latest(title) for title in wiki.articles}
     return {
         "articles": {title: (it.text, it.categories) for title, it in latest.items()},
