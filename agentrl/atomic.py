@@ -87,7 +87,7 @@ def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
 def load_json(
     path: Path, kind: type[_Kind], *, advice: str, error: type[AgentrlError] = ConfigError
 ) -> _Kind:
-    """Return what `write_json` wrote, an object or a list; raises `error` for anything else.
+    """Return the object or list that `write_json` wrote; raise `error` for anything else.
 
     `advice` is the way out of a damaged file.
     """

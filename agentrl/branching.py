@@ -31,11 +31,11 @@ def trees(
     vocabulary: int,
     record: RunStore | None = None,
 ) -> GatedTrees | None:
-    """Return what grows the groups of a gate, None where nothing branches.
+    """Return the branching topology of the groups, or None where nothing branches.
 
-    Every decision goes into `folder`; what was written of steps after the engine's version is
-    forgotten, and what the others have shown is where a run that is resumed goes on. What it takes
-    to go on with a group goes into `record`.
+    Every decision is logged in `folder`. On resume, decisions of steps after the engine's version
+    are dropped, and the others are what the run goes on from. The state needed to go on with a
+    group goes into `record`.
     """
     made = topology(config, vocabulary=vocabulary)
     if made is None:
@@ -64,9 +64,9 @@ def trees(
 
 
 def topology(config: RunConfig, *, vocabulary: int) -> AnyTopology | None:
-    """Return where trajectories branch, None for nowhere.
+    """Return the rule by which trajectories branch, or None where none do.
 
-    `vocabulary` is how many tokens the policy may choose from.
+    `vocabulary` is the number of tokens the policy may choose from.
     """
     section = config.rollout.branching
     budget = Budget(

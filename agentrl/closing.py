@@ -1,4 +1,4 @@
-"""What is closed with its block, and many of it at once."""
+"""Closing of resources with their block, and of many at once."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ class Closing(ABC):
 
 
 class Closes(Protocol):
-    """What can be closed."""
+    """An object that can be closed."""
 
     async def close(self) -> None:
         """Release everything. Idempotent."""

@@ -29,7 +29,7 @@ Numbers = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenCredit:
-    """What a step made of the sampled tokens of one trajectory, in the order they were said."""
+    """Credit that a step gave the sampled tokens of one trajectory, in the order of sampling."""
 
     owner: int
     """The trajectory's group: its place in the batch, or the store's id once it is written."""
@@ -75,7 +75,7 @@ class CreditLog:
 
 
 def read_credit(folder: Path, step: int) -> dict[tuple[int, int], TokenCredit]:
-    """Return what a step of a run made of tokens, by the store's group and the sample.
+    """Return the token credit of a step of a run, by the store's group and the sample.
 
     Empty where nothing is kept of the step. Raises `ConfigError` for a file that is not whole.
     """

@@ -34,7 +34,7 @@ def curation(
     saved: Mapping[str, Any] | None,
     stored: bytes | None = None,
 ) -> GatedCuration | None:
-    """Return what chooses tasks and groups, or None where nothing is chosen.
+    """Return the curation of tasks and groups, or None where nothing is chosen.
 
     Tasks come from `stream`, or are those of a fresh one, `known`, of which a sampler chooses.
     `saved` is what `GatedCuration.saved` was at the checkpoint of `version`, and `stored` the file
@@ -69,9 +69,10 @@ def drafts(
     stored: bytes | None,
     record: RunStore | None = None,
 ) -> DraftedPlay | None:
-    """Return how trajectories are played with drafts, or None where every token is sampled anew.
+    """Return the runner that plays with drafts, or None where every token is sampled anew.
 
-    `vocabulary` is how many tokens the policy may choose from, `stored` the file of a checkpoint.
+    `vocabulary` is the number of tokens the policy may choose from, `stored` the file of a
+    checkpoint.
     """
     section = config.rollout.drafts
     if section is None:
@@ -97,10 +98,10 @@ def drafts(
 
 
 def draft_files(drafts: DraftedPlay | None) -> dict[str, bytes]:
-    """Return what a checkpoint holds of drafts in files."""
+    """Return the files of a checkpoint that hold the drafts."""
     return {} if drafts is None else {DRAFTS: pack(drafts.saved())}
 
 
 def curation_files(curation: GatedCuration) -> dict[str, bytes]:
-    """Return what a checkpoint holds of curation in files: the successes that may be lent."""
+    """Return the files of a checkpoint that hold curation: the successes that may be lent."""
     return {SUCCESSES: pack(curation.stored)} if curation.curator.rules.pool else {}

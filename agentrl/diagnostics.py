@@ -17,7 +17,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """When a sign is an alarm; see `agentrl.config.diagnostics`."""
+    """Limits at which a sign is an alarm; see `agentrl.config.diagnostics`."""
 
     window: int = 10
     zero_advantage: float = 0.9
@@ -35,7 +35,7 @@ class Alarm:
 
     name: str
     text: str
-    """What was seen, and what to do."""
+    """Observation, and the remedy."""
 
 
 CHOOSE_TASKS = (
@@ -44,7 +44,7 @@ CHOOSE_TASKS = (
 MEMORISED_LOSS = 0.01
 """Nats per token, below which a policy says its demonstrations word by word."""
 MEMORISED_TIMES = 20
-"""How often each of them was shown then: who has generalised needs fewer."""
+"""Times that each demonstration was shown by then; a policy that generalised needs fewer."""
 
 
 def memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
@@ -177,8 +177,7 @@ class Watch:
     stops: bool
     say: Callable[[str], None]
     memorised: str | None = None
-    """What was said of the warm start, where it learnt by heart: the cause of groups that end
-    alike."""
+    """Message about a warm start that learnt by heart: the cause of groups that end alike."""
     lines: list[Line] = field(default_factory=list[Line])
     said: set[str] = field(default_factory=set[str])
 

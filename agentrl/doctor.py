@@ -1,4 +1,4 @@
-"""What this machine has, part by part, and the command that gets what is missing."""
+"""Parts of this machine, one by one, and the commands that get those that are missing."""
 
 import os
 import platform
@@ -57,7 +57,7 @@ def examine() -> Iterator[tuple[str, list[Part]]]:
 
 
 def _reported(name: str, load: Callable[[], Callable[[], Iterable[Part]]]) -> list[Part]:
-    """Return what a distribution reports; one that cannot be imported is a missing part."""
+    """Return the parts a distribution reports; one that cannot be imported is a missing part."""
     try:
         report = load()
     except ImportError as error:

@@ -29,7 +29,7 @@ REFUSAL_BYTES = 2**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model answers."""
+    """Inference server and the model it serves."""
 
     url: str
     """Up to and with the version, such as `http://localhost:8000/v1`."""
@@ -62,7 +62,7 @@ class Refused(ConfigError):
 
 
 class Unanswered(EngineError):
-    """What another try may get an answer to."""
+    """Failure after which another try may get an answer."""
 
     def __init__(self, why: str, *, asked_s: float | None = None) -> None:
         """`asked_s` is how long the endpoint asks to be left alone."""
@@ -71,7 +71,7 @@ class Unanswered(EngineError):
 
 
 class Patience:
-    """How long to wait between tries, and when to give up."""
+    """Waits between tries, and the number of tries before giving up."""
 
     def __init__(self, *, first_wait_s: float, retries: int) -> None:
         """Wait twice as long each time, and no more than so often in a row."""

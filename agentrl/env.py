@@ -17,7 +17,7 @@ ToolSchema = Mapping[str, Any]
 CallRule = Literal["auto", "none", "required"]
 """Whether a turn calls tools: as the policy likes, not at all, or at least one."""
 ForkStrategy = Literal["native", "copy", "replay", "none"]
-"""How a copy of the world is made; see `Env.fork`."""
+"""Strategy for copying an environment's state; see `Env.fork`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TurnUsage:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent has not seen yet: the messages since its last action."""
+    """Messages that the agent has not seen yet: those since its last action."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] | None = None
@@ -65,17 +65,17 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What the agent did: one assistant message, parsed."""
+    """Action of the agent: one assistant message, parsed."""
 
     text: str
-    """What it said outside tool calls."""
+    """Text outside tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
     malformed: tuple[str, ...] = ()
     """One error text per tool call that could not be parsed; the agent is answered with it."""
     malformed_text: str = field(default="", compare=False)
     """The whole turn as it was said, where a call in it is malformed."""
     usage: TurnUsage | None = field(default=None, compare=False)
-    """Where the observation had a request."""
+    """Usage of the turn, where the observation had a request."""
 
     @property
     def message(self) -> Message:
@@ -110,10 +110,10 @@ async def conversation_fault(observation: Observation) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What stands in later contexts in the place of what the policy said in this step.
+    """Replacement, in later contexts, for what the policy said in this step.
 
-    Its own words stay what it said: they keep their credit and train in the context they were said
-    in. `info["patch"]` of a step that goes on; the answer of that step is the answer to the patch.
+    The policy's own words keep their credit and train in the context they were said in.
+    `info["patch"]` of a step that goes on; the answer of that step is the answer to the patch.
     """
 
     action: Action
@@ -224,12 +224,12 @@ class Placing(Protocol):
     """An environment that shows elements by numbers and knows where they are."""
 
     async def places(self) -> Mapping[int, Box]:
-        """Return where the elements are that were shown last, by their numbers."""
+        """Return the boxes of the elements that were shown last, by their numbers."""
         ...
 
 
 RescoreBy = Literal["record", "replay", "never"]
-"""How a trajectory is scored again from what was recorded of it; see `rescored_by`."""
+"""Method for scoring a recorded trajectory again; see `rescored_by`."""
 
 
 @runtime_checkable
@@ -245,7 +245,7 @@ class RecordScorer(Protocol):
 
 
 def rescored_by(env: Env) -> RescoreBy:
-    """Return how the trajectories of an environment are scored again: its `rescore_by`.
+    """Return the method for scoring an environment's trajectories again: its `rescore_by`.
 
     `record`: its `rescore` judges the recorded conversation. `replay`, which is what an environment
     without the attribute gets: its recorded actions are done again in a new world. `never`: neither

@@ -16,7 +16,7 @@ from agentrl.task import Task
 async def reset_env(
     env: Env, task: Task, *, seed: int, options: Mapping[str, Any], reset_s: float | None
 ) -> Observation:
-    """Return what an episode of `task` opens with. Raises `EnvError`."""
+    """Reset the environment for `task` and return the first observation. Raises `EnvError`."""
     limit = asyncio.timeout(reset_s)
     deadline = _named("rollout.reset_s", reset_s)
     with blame(EnvError, f"reset of task {task.id}", deadline=deadline, limit=limit):
@@ -26,7 +26,7 @@ async def reset_env(
 
 
 async def step_env(env: Env, task: Task, action: Action, *, step_s: float | None) -> Step:
-    """Return what answers an action. Raises `EnvError`."""
+    """Return the environment's step for an action. Raises `EnvError`."""
     limit = asyncio.timeout(step_s)
     deadline = _named("rollout.step_s", step_s)
     with blame(EnvError, f"step of task {task.id}", deadline=deadline, limit=limit):

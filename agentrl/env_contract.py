@@ -153,7 +153,7 @@ def _are(kind: type, values: object) -> bool:
 
 
 def _text_fault(task: Task) -> str | None:
-    """Return which of a task's names is no text of valid Unicode; None where all are."""
+    """Return the fault of a task's name that is no valid Unicode text; None where all are."""
     tags: Any = task.tags
     if not isinstance(tags, tuple | list):
         return f"tags of task {task.id!r} is {_shown(tags)}; give a tuple of texts"

@@ -72,7 +72,7 @@ class ContractError(EnvError):
 
 
 class WorldLost(EnvError):
-    """What held the world is gone, a worker or its machine; the environment did nothing wrong."""
+    """Loss of the worker or machine that held an environment, which itself did nothing wrong."""
 
 
 class ToolFailure(RolloutError):

@@ -1,4 +1,4 @@
-"""Where a run's first policy comes from: a model folder, or a small new one, and a warm start.
+"""First policy of a run: a model folder, or a small new model, and a warm start.
 
 Either way it ends as a Hugging Face folder, `policy/` of the run, that the run starts from; a run
 that is resumed finds it there.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agentrl.vision.processor import ImageProcessor
 
 VOCABULARY_EPISODES = 2000
-"""How many demonstrations a new tokenizer is trained on."""
+"""Number of demonstrations a new tokenizer is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Policy:
     """A model, and how it speaks."""
 
     path: Path | str
-    """Where its files are, or the name of them on the hub."""
+    """Folder of its files, or their name on the hub."""
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     chat: "ChatFormat"
     images: "ImageProcessor | None" = None
-    """Where it sees."""
+    """Image processor, where the policy sees."""
 
 
 def load_policy(config: RunConfig, path: Path | str) -> Policy:
@@ -117,7 +117,7 @@ class FirstPolicy:
         return policy
 
     async def _conversations(self, section: WarmstartSection | None) -> Sequence["Conversation"]:
-        """Return what the policy is shown: recordings, or what the gold player does."""
+        """Return the conversations to train on: recordings, or episodes of the gold player."""
         from agentrl.learn.demonstrate import Conversation
         from agentrl.learn.recording import read_recordings
 

@@ -16,7 +16,7 @@ Act = Callable[[Observation, tuple[Message, ...]], Awaitable[Action]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldEpisode:
-    """What a player did, the gold one or a person. `replies[i]` is the answer to `actions[i]`."""
+    """Episode of the gold player or of a person. `replies[i]` is the answer to `actions[i]`."""
 
     task: Task
     opening: Observation
@@ -27,7 +27,7 @@ class GoldEpisode:
     is_over: bool = True
     """Whether the environment ended it, and not the number of turns."""
     places: tuple[Mapping[int, Box], ...] = ()
-    """Where the elements were that each action could point at, where the environment knows."""
+    """Boxes of the elements that each action could point at, where the environment knows them."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -60,8 +60,10 @@ async def play_gold(
 
 
 def gold_action(env: GoldPlayer, task: Task, seen: Sequence[Message]) -> Action:
-    """Return what the gold player does next; `EnvError` where it raises, `ContractError` for what
-    is no action."""
+    """Return the next action of the gold player.
+
+    Raises `EnvError` where it raises, and `ContractError` for what is no action.
+    """
     with blame(EnvError, f"gold of task {task.id!r}"):
         action = env.gold(task, seen)
     if isinstance(action, Action):  # pyright: ignore[reportUnnecessaryIsInstance]

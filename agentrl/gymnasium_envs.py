@@ -8,4 +8,4 @@ Gymnasium imports what stands before the colon, so nothing else is needed before
 from agentrl.registry import registry
 
 IDS: tuple[str, ...] = tuple(registry)
-"""What is known to Gymnasium now. Listing the registry is what asks the distributions."""
+"""Ids known to Gymnasium now. Listing the registry is what asks the distributions."""

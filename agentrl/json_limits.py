@@ -35,7 +35,7 @@ class JsonLimits:
 DEFAULT_LIMITS = JsonLimits()
 
 _MARKS = re.compile(r'[,\[{]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
-"""What stands before a value, and whole texts, so that none within them counts."""
+"""Marks that precede a value, and whole texts, so that no mark within them counts."""
 
 
 def read_json(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Any:

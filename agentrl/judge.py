@@ -69,12 +69,12 @@ def first_wrong(
 
 
 def turns(messages: Sequence[Message]) -> list[int]:
-    """Return where in a conversation the agent speaks: one message is one step to be judged."""
+    """Return the indices of the agent's messages: each is one step to be judged."""
     return [at for at, message in enumerate(messages) if message.role == "assistant"]
 
 
 def judge_reward(said: int | None, *, truth: int, steps: int) -> float:
-    """Return what a judge earns that is trained on `steps` steps of which `truth` is first wrong.
+    """Return a judge's reward for a solution of `steps` steps of which `truth` is first wrong.
 
     1 or -1 for a sound solution, by agreement; for a flawed one -1 if it is called sound, else 1
     less the distance over `steps`. What names no step, or is None, earns -1.

@@ -1,4 +1,4 @@
-"""Whether `torchrun` started this process, and as which of how many."""
+"""Launch by `torchrun` of this process, with its rank among the others."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What torchrun says to each of its processes."""
+    """Rank, world size and local rank that torchrun gives each of its processes."""
 
     rank: int
     size: int
@@ -15,7 +15,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> "Launch | None":
-        """Return what an environment says, None where there are no others."""
+        """Read the launch from an environment; return None where there are no other processes."""
         if "TORCHELASTIC_RUN_ID" not in environment or environment.get("WORLD_SIZE", "1") == "1":
             return None
         return cls(

@@ -1,4 +1,4 @@
-"""What processes of agentrl left behind when they were killed, as `agentrl gc` shows it."""
+"""Leftovers of agentrl processes that were killed, as `agentrl gc` shows them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

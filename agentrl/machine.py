@@ -1,4 +1,4 @@
-"""What this machine and this installation are, for the record of a run and for `agentrl doctor`."""
+"""Description of this machine and installation, for the record of a run and `agentrl doctor`."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def set_batch_invariance(cpus: Path = Path("/proc/cpuinfo")) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Return what made a run: versions, machine, command and commit. Plain JSON."""
+    """Return the versions, machine, command and commit of a run, as plain JSON."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
@@ -79,7 +79,7 @@ def hardware() -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on, which in a container is not all of them."""
+    """Return the number of cores this process may run on, which in a container is not all."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

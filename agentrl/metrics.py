@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FILE = "metrics.jsonl"
 NOT_FINITE = "metrics/not_finite"
-"""How many figures of a line are NaN or infinite; only on lines that have some."""
+"""Number of values of a line that are NaN or infinite; only on lines that have some."""
 
 
 class Sink(Protocol):

@@ -29,15 +29,15 @@ class Left(AgentrlError):
 
 
 class PlaceForPerson(Protocol):
-    """Where a person plays."""
+    """Interface through which a person plays."""
 
     @property
     def invitation(self) -> str:
-        """Return what to tell the person."""
+        """Instructions for the person."""
         ...
 
     async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
-        """Return what the person does next; raises `Skipped` or `Left`."""
+        """Return the person's next action; raise `Skipped` or `Left`."""
         ...
 
 
@@ -114,7 +114,7 @@ class TerminalSeat:
 
 
 def typed_action(line: str, tools: Sequence[str]) -> Action:
-    """Return what a line says: calls of these tools, or words.
+    """Return the action that a typed line means: calls of these tools, or words.
 
     Raises `ValueError` for what looks like a call of a tool and cannot be read.
     """

@@ -42,7 +42,7 @@ class GenerateRequest:
     stop_strings: tuple[str, ...] = ()
     """Generation ends with the token that completes one; that token is kept."""
     top_logprobs: int = 0
-    """How many alternatives to return per token."""
+    """Number of alternatives to return per token."""
     entropies: bool = False
     """Whether to return the entropy of the distribution each token was drawn from."""
     seed: int = 0
@@ -50,13 +50,13 @@ class GenerateRequest:
     depends on the seed and on its position in the context, so a continued request goes on as if it
     had never been interrupted."""
     images: tuple[ImageSpan, ...] = ()
-    """What the prompt shows, in its order. Every token outside of these is text, whatever its id:
-    a policy that samples the id of an image's tokens has said a word, and shown nothing."""
+    """Images of the prompt, in its order. Every token outside of these is text, whatever its id: a
+    policy that samples the id of an image's tokens has said a word, and shown nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the policy sampled, stamped by the engine at the moment of sampling."""
+    """Tokens that the policy sampled, stamped by the engine at the moment of sampling."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -71,7 +71,7 @@ class Completion:
     """Per token, of the sampling distribution it was drawn from, in nats; empty unless asked for,
     and from an engine that cannot tell."""
     prompt_cached_tokens: int = 0
-    """How many prompt tokens the engine did not have to compute again."""
+    """Number of prompt tokens the engine did not have to compute again."""
 
     def __post_init__(self) -> None:
         if not len(self.token_ids) == len(self.logprobs) == len(self.versions):
@@ -94,17 +94,17 @@ class ScoreRequest:
     sampling: Sampling = field(default_factory=Sampling)
     """The distribution they are judged under."""
     top_logprobs: int = 0
-    """How many alternatives to return per token."""
+    """Number of alternatives to return per token."""
     entropies: bool = False
     distribution: bool = False
     """Whether to return the whole distribution at the last token."""
     images: tuple[ImageSpan, ...] = ()
-    """What the prompt shows, as in `GenerateRequest`."""
+    """Images of the prompt, as in `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one version of the policy says about tokens."""
+    """Log-probs of tokens under one version of the policy."""
 
     logprobs: tuple[float, ...]
     """Of each token, in nats, under the exact sampling distribution; -inf for one that cannot be
@@ -163,7 +163,7 @@ class ScoringEngine(PolicyEngine, Protocol):
     """A policy engine that also scores tokens in one forward pass. Drafts need one."""
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Return what the weights now loaded say of the tokens, all under one version.
+        """Score tokens with the weights now loaded, all under one version.
 
         `abort`, `pause` and `close` end it with empty log-probs. Raises `ValueError` for tokens
         that do not fit the context or the vocabulary.

@@ -74,7 +74,7 @@ def missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
 
 
 def missing_cuda(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS) -> str:
-    """Return why torch will see no GPU here, or an empty string where it may."""
+    """Return the reason why torch will see no GPU here, or an empty string where it may."""
     if torch_version is not None and torch_version.endswith("+cpu"):
         return f"torch {torch_version} is built for the CPU"
     if not any(driver.exists() for driver in drivers):
@@ -83,10 +83,10 @@ def missing_cuda(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS)
 
 
 def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why a model cannot be read from a folder, a GGUF file, a package or the hub, or an
-    empty string where it may.
+    """Return the reason why a model cannot be read, or an empty string where it may.
 
-    The hub is only asked whether it can be reached, and only for a model that is not in its cache.
+    It is a folder, a GGUF file, a packaged model or a name on the hub. The hub is only asked if it
+    can be reached, and only for a model that is not in its cache.
     """
     folder = Path(path).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
@@ -107,7 +107,7 @@ def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def check_folder(folder: Path, least_free_bytes: int = LEAST_FREE_BYTES) -> str:
-    """Return why nothing can be written into a folder, made or not, or an empty string."""
+    """Return the reason why a folder, made or not, cannot be written into, or an empty string."""
     folder = folder.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
@@ -154,7 +154,7 @@ def _gguf_inside(folder: Path) -> str:
 
 
 def _not_made(model: PackagedModel) -> str:
-    """Return how to make a packaged model that is not there."""
+    """Return the instructions for making a packaged model that is not there."""
     way = f"agentrl model get {model.name} makes it"
     if version_of(model.package) is None:
         return f"{way}, once the package that holds it is there ({model.install})"

@@ -1,4 +1,4 @@
-"""What a long run tells whoever watches it. The command line draws bars; tests stay silent."""
+"""Progress reports of a long run. The command line draws bars; tests stay silent."""
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager

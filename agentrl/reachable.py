@@ -9,8 +9,8 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 CONNECT_S = 1.1
-"""How long somebody's server may take to accept a connection: a first packet that was lost is sent
-again after a second."""
+"""Deadline for a server to accept a connection. A lost first packet is sent again after a
+second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ def is_url(text: str) -> bool:
 
 
 def unreachable(url: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why nothing listens at a URL, or an empty string; behind a proxy nobody can say."""
+    """Return the reason why nothing listens at a URL, or an empty string.
+
+    Behind a proxy it cannot be known.
+    """
     found = _ask_all([url], lambda asked: _knock_at(asked, environment)).get(url)
     return found.why if found is not None else ""
 

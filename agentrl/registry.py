@@ -27,7 +27,7 @@ Maker = Callable[..., Env]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """What the registry knows of an environment. JSON-able."""
+    """Registry entry of an environment. JSON-able."""
 
     id: str
     entry_point: str
@@ -35,7 +35,7 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     description: str = ""
     needs: tuple[str, ...] = ()
-    """What tells, before it is made, which parts of a machine it lacks; see `register`."""
+    """Functions that report, before it is made, parts that a machine lacks; see `register`."""
 
     def to_json(self) -> str:
         """Return the spec as a JSON object."""
@@ -147,7 +147,7 @@ def make(id: str, /, **kwargs: Any) -> Env:
 
 
 def spec(id: str) -> EnvSpec:
-    """Return what is known of `id`, in any of the forms `make` takes, without making it."""
+    """Return the spec of `id`, in any of the forms `make` takes, without making it."""
     return _resolve(id)[0]
 
 
@@ -255,7 +255,7 @@ def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
 
 
 def load(entry_point: str) -> Maker:
-    """Return what `module:name` names, which must be callable. Raises `ConfigError`."""
+    """Import the callable that `module:name` names. Raises `ConfigError`."""
     found = import_object(entry_point)
     if not callable(found):
         raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
@@ -263,7 +263,7 @@ def load(entry_point: str) -> Maker:
 
 
 def import_object(entry_point: str) -> Any:
-    """Return what `module:name` names. Raises `ConfigError`."""
+    """Import the object that `module:name` names. Raises `ConfigError`."""
     module_name, _, name = entry_point.partition(":")
     if not module_name or not name:
         raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")

@@ -53,7 +53,7 @@ def last_text(messages: Sequence[Message]) -> str:
 
 
 def answers(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return what may count as the final answer: the whole last text, then what it marks."""
+    """Return the candidates for the final answer: the whole last text, then what it marks."""
     text = last_text(messages)
     marked = [
         *(answer for answer in (tagged_answer(text), _boxed(text)) if answer is not None),
@@ -63,7 +63,7 @@ def answers(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def tagged_answer(text: str) -> str | None:
-    """Return what the last `<answer>...</answer>` of a text has inside, in time linear in it.
+    """Return the content of the last `<answer>...</answer>` of a text, in linear time.
 
     None without one. A tag opens unless one is open already, and the next closing tag ends it.
     """

@@ -60,22 +60,22 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """Return where the complete config lies."""
+        """Path of the complete config."""
         return self.path / "config.yaml"
 
     @property
     def environment(self) -> Path:
-        """Return where versions and machine are recorded."""
+        """Path of the record of versions and machine."""
         return self.path / "environment.json"
 
     @property
     def metrics(self) -> Path:
-        """Return where the numbers per step lie."""
+        """Path of the metrics per step."""
         return self.path / "metrics.jsonl"
 
     @property
     def summary(self) -> Path:
-        """Return where the findings lie."""
+        """Path of the summary."""
         return self.path / "summary.json"
 
     @property

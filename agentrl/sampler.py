@@ -11,7 +11,7 @@ from agentrl.seeds import derive
 from agentrl.task import Task
 
 SEARCHED = 20
-"""How many times more tasks are looked at than are wanted, before repeats count as the end."""
+"""Tasks that are searched per wanted one, before repeats count as the end."""
 
 
 class TaskSampler:
@@ -41,7 +41,7 @@ class TaskSampler:
 
     @property
     def position(self) -> int:
-        """How many tasks have been handed out; `skip` of a fresh sampler comes back here."""
+        """Number of tasks handed out; `skip` of a fresh sampler comes back here."""
         return self._position
 
     def skip(self, count: int) -> None:

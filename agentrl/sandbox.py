@@ -20,7 +20,7 @@ ExecStatus = Literal["ok", "error", "timeout", "oom", "crash", "limit", "violati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one session may use. Every limit is enforced by the kernel or by the supervisor."""
+    """Limits of one session. Each is enforced by the kernel or by the supervisor."""
 
     wall_s: float = 10.0
     """Of one `exec`; a shorter `timeout_s` wins."""
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """How much one pool may ask of the machine. What does not fit waits, and is told why."""
+    """Load that one pool may put on the machine. What does not fit waits, and is told why."""
 
     sessions: int = 1024
     """Live sessions, forks included."""
@@ -54,7 +54,7 @@ class Pressure:
     free_memory_bytes: int = 512 * 2**20
     """Memory that must be available on the machine for another session to start."""
     wait_s: float = 60.0
-    """How long to wait for a place before `SandboxError`."""
+    """Longest wait for a place before `SandboxError`."""
 
 
 Backend = Literal["namespaces", "bubblewrap", "docker", "process"]
@@ -63,13 +63,13 @@ AfterTimeout = Literal["fresh", "restore", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSettings:
-    """How sessions are isolated. Hashable: sessions of equal settings share one pool."""
+    """Isolation of sessions. Hashable: sessions of equal settings share one pool."""
 
     backend: Backend = "namespaces"
     allow_unisolated: bool = False
     """Let the `process` backend run model-written code with resource limits and nothing else."""
     after_timeout: AfterTimeout = "fresh"
-    """What follows a cell that ran out of time or memory or crashed its interpreter. `fresh`: files
+    """Reaction to a cell that ran out of time or memory or crashed its interpreter. `fresh`: files
     stay, names are gone. `restore`: files stay, names are as before the cell, which costs a fork
     per cell. `end`: the session refuses whatever comes next."""
     supervisors: int = 1
@@ -103,7 +103,7 @@ def sandbox_settings() -> SandboxSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """What one cell of code did."""
+    """Result of one cell of code."""
 
     status: ExecStatus
     stdout: str = ""
@@ -125,7 +125,7 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one command did. The command's own failure is an `exit_code`, and `status` is `ok`."""
+    """Result of one command. The command's own failure is an `exit_code`, and `status` is `ok`."""
 
     status: ExecStatus
     exit_code: int | None = None
@@ -133,7 +133,7 @@ class RunResult:
     stdout: str = ""
     stderr: str = ""
     error: str | None = None
-    """What limit was hit, or why the command could not start; None when `status` is `ok`."""
+    """Limit that was hit, or reason why it could not start; None when `status` is `ok`."""
     truncated: bool = False
     """Output was cut."""
     seconds: float = 0.0

@@ -12,7 +12,7 @@ from agentrl.trajectory import Failed, Leaf, Outcome, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What a training step is, and what happens between steps."""
+    """Size of the training steps, and the work between them."""
 
     steps: int
     tasks_per_step: int
@@ -45,12 +45,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """How far the trajectories of one task are."""
+    """Progress of the trajectories of one task."""
 
     number: int
     """Counted over the run, in the order groups are opened."""
     target: int
-    """How many trajectories the group trains on."""
+    """Number of trajectories the group trains on."""
     started: int = 0
     """Trajectories ever begun or queued, forks among them; a retry is the same one."""
     live: int = 0
@@ -67,7 +67,7 @@ class Order:
 
     task: Task
     trajectories: int | None = None
-    """How many it trains on; None is the run's number."""
+    """Number of trajectories it trains on; None is the run's number."""
     max_turns: int | None = None
     """Most policy messages of each; None is the run's number."""
     max_turn_tokens: int | None = None
@@ -88,13 +88,13 @@ class Order:
 
 
 class Topology(Protocol):
-    """How the trajectories of a group come about. One for all groups of a run.
+    """Rule that starts the trajectories of a group. One for all groups of a run.
 
     Inherit from it: all but `wanted` is for topologies that remember what they hear.
     """
 
     def wanted(self, group: GroupState) -> int:
-        """Return how many trajectories to start from the prompt now; asked after every event."""
+        """Return the number of trajectories to start from the prompt; asked after every event."""
         ...
 
     def ended(self, attempt: Attempt, leaf: Leaf) -> None:
@@ -104,7 +104,7 @@ class Topology(Protocol):
         """Hear that a group is handed to the trainer or dropped."""
 
     def figures(self) -> Mapping[str, float]:
-        """Return what happened since the last call, for the metrics."""
+        """Return metrics of the time since the last call."""
         return {}
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class Chains(Topology):
     redundancy: int = 0
 
     def wanted(self, group: GroupState) -> int:
-        """Return what is missing of the target and its redundancy."""
+        """Return the number of trajectories missing from the target and its redundancy."""
         return max(0, group.target + self.redundancy - group.started)
 
 
@@ -155,7 +155,7 @@ def _every_group(group: GroupState, leaves: Sequence[Leaf]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What others hear of a run's trajectories, on the event loop: durability, curation, traces.
+    """Callbacks for a run's trajectories, on the event loop: durability, curation, traces.
 
     An error raised here stops the run.
     """

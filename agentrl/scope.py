@@ -1,4 +1,4 @@
-"""Who owns what many environments share: a scope, opened by a run and closed with it.
+"""Ownership of resources that many environments share: a scope, opened and closed with a run.
 
 An environment that needs something expensive (a sandbox supervisor, a browser) asks `shared` for
 it. Inside a scope the first one opens it and everybody gets the same; the scope closes it.
@@ -34,7 +34,7 @@ class Scope:
         self._locks: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def shared(self, key: Hashable, open_it: Callable[[], Awaitable[C]]) -> C:
-        """Return what `key` names, opening it if this is the first time it is asked for."""
+        """Return the resource of `key`, opening it if this is the first time it is asked for."""
         async with self._locks[key]:
             if key not in self._things:
                 thing = await open_it()
@@ -67,7 +67,7 @@ async def run_scope() -> AsyncGenerator[Scope]:
 
 
 async def shared(key: Hashable, open_it: Callable[[], Awaitable[C]]) -> C | None:
-    """Return what `key` names in the current scope, or None when no scope is open."""
+    """Return the resource of `key` in the current scope, or None when no scope is open."""
     scope = _scope.get()
     return None if scope is None else await scope.shared(key, open_it)
 

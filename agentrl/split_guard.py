@@ -38,7 +38,7 @@ LISTED = 3
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _STOPS = frozenset(".,;:!?'\"`")
-"""What a sentence says as well without; a minus it does not."""
+"""Punctuation that does not change a sentence, unlike a minus."""
 
 Shingles = frozenset[str]
 
@@ -55,7 +55,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What two splits have in common, as far as they were looked at."""
+    """Overlap of two splits, as far as they were looked at."""
 
     train: int
     """Train tasks that were looked at."""
@@ -127,7 +127,7 @@ def _near(train: Sequence[Task], heldout: Sequence[Task], similarity: float) -> 
 
 
 def _words(task: Task) -> list[str]:
-    """Return what a task says, without what the system message says to all."""
+    """Return the words of a task, without those of the system message, which all share."""
     said = [message.text for message in task.messages if message.role != "system"]
     return _WORD.findall(" ".join(said).lower())
 

@@ -19,7 +19,7 @@ class Task:
     prompt: str | tuple[Message, ...]
     """A user message, or the opening messages."""
     answer: Any = None
-    """What the checker compares with; JSON-serialisable."""
+    """Reference for the checker; JSON-serialisable."""
     id: str = ""
     """Unique within its environment; the fingerprint when left empty."""
     split: Split = "train"

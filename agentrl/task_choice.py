@@ -1,4 +1,4 @@
-"""Which task an episode is about when nobody named one."""
+"""Choice of the task of an episode for which nobody named one."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Where synchronous and asynchronous code meet: threads for the one, a loop for the other."""
+"""Bridges between synchronous and asynchronous code: threads for the one, a loop for the other."""
 
 import asyncio
 import contextlib

@@ -21,8 +21,8 @@ from agentrl.message import Content, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """Who is calling. A tool that declares a parameter of this type is handed it; the model never
-    sees it."""
+    """Task, sample and seed of a call. A tool that declares a parameter of this type is handed it;
+    the model never sees it."""
 
     task_id: str
     sample: int
@@ -31,7 +31,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What one call did. An `error` is an answer to the model, not a failure of the episode."""
+    """Result of one call. An `error` is an answer to the model, not a failure of the episode."""
 
     call_id: str
     name: str

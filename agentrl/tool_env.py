@@ -143,12 +143,12 @@ class ToolEnv:
 
     @property
     def rescore_by(self) -> RescoreBy:
-        """How recorded trajectories are scored again: without tools, if the reward needs none."""
+        """Method for scoring trajectories again: without tools, if the reward needs none."""
         scores_itself = type(self).step is not ToolEnv.step
         return "replay" if self._reward_sees_tools or scores_itself else "record"
 
     async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
-        """Return what the reward function says of a recorded conversation."""
+        """Return the reward function's result for a recorded conversation."""
         return await judged(self._reward, task, tuple(messages))
 
     async def fork(self) -> Self:
@@ -194,7 +194,7 @@ class ToolEnv:
 async def judged(
     reward: Callable[..., Judged | Awaitable[Judged]], task: Task, *seen: object
 ) -> tuple[float, Info]:
-    """Return what a reward function says of an episode, and the info of the step that pays it.
+    """Return a reward function's result for an episode, and the info of the step that pays it.
 
     Raises `EnvError` for one that raises, and for a reward that is no finite number.
     """
@@ -245,7 +245,7 @@ def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
 
 
 def _number(task: Task, verdict: object, component: str = "") -> float:
-    """Return what a reward function made as a number; raise `EnvError` for what is none."""
+    """Return a reward function's result as a number; raise `EnvError` for what is none."""
     try:
         if isinstance(verdict, str | bytes | bytearray):
             raise TypeError  # float() would read it

@@ -1,4 +1,4 @@
-"""What the model is told about a tool, and what it may send: both from the tool's signature."""
+"""Description of a tool for the model, and its accepted arguments: both from its signature."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ class Signature:
 
     function: Callable[..., Any]
     parameters: tuple[inspect.Parameter, ...]
-    """What the model fills in; annotations are types, never strings."""
+    """Parameters that the model fills in; annotations are types, never strings."""
     context_names: tuple[str, ...]
     """The parameters that are handed the `ToolContext`."""
     given: ToolSchema | None = None

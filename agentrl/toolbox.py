@@ -215,7 +215,7 @@ class _Holder:
 
 
 def _functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
-    """Return what the model may call of a source, by name, as it is defined there."""
+    """Return the functions of a source that the model may call, by name, as defined there."""
     if is_tool(source):
         return {source.__name__: source}
     owner = source

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What a run found; the same is in its `summary.json`."""
+    """Result of a run; the same is in its `summary.json`."""
 
     folder: Path
     steps: int
@@ -277,9 +277,9 @@ def _gate(
     saved: Mapping[str, Any] | None,
     spans: Spans | None,
 ) -> tuple[Gate, DraftedPlay | None]:
-    """Return what makes batches, and what it uses again.
+    """Return the scheduler that makes batches, and the drafts that it reuses.
 
-    `stored` are a checkpoint's drafts, and `saved` what the gate had counted there.
+    `stored` are a checkpoint's drafts, and `saved` the counts of the scheduler there.
     """
     vocabulary = policy.model.config.get_text_config().vocab_size
     drafts = curating.drafts(config, rollouts, vocabulary=vocabulary, stored=stored, record=record)
@@ -350,7 +350,7 @@ class _Loop:
     watch: Watch | None
     spans: Spans | None
     position: int
-    """How many tasks the steps that are done have used."""
+    """Number of tasks that the completed steps have used."""
 
     async def run(self, writer: MetricsWriter) -> RunResult:
         """Evaluate, train and evaluate again."""

@@ -11,7 +11,7 @@ from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 
 Source = Literal["prompt", "sampled", "tool", "template", "forced"]
-"""Who made a token: the task, the policy, the environment, the chat template, or the runner."""
+"""Origin of a token: the task, the policy, the environment, the chat template, or the runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,16 @@ class Node:
     """First and one past the last of the tokens of each image, within the node; empty where the
     policy cannot see."""
     seconds: float = 0.0
-    """How long the event took."""
+    """Duration of the event."""
     tool_status: str = ""
     """For `tool` nodes: `ok` or `error` per call, comma-separated."""
     withdraws: int = 0
-    """How many nodes of the context before it are not in its own: a patch (`forced`) stands in the
-    place of what the policy said, a `prompt` begins a context of its own. They stay on the path,
-    and what was sampled of them trains in the context it was sampled in."""
+    """Number of nodes of the context before it that are not in its own. A patch (`forced`) takes
+    the place of what the policy said, a `prompt` begins a context of its own. These nodes stay on
+    the path, and what was sampled of them trains in the context it was sampled in."""
     resumes: int = 0
-    """How many nodes of its path, from the root, lead to the one whose context it goes on in: a
-    conversation is taken up again where another one was in between. 0 is the parent's context."""
+    """Number of nodes, from the root, up to the one whose context it goes on in. A conversation is
+    taken up again where another one was in between. 0 is the parent's context."""
 
     def __post_init__(self) -> None:
         if self.resumes < 0 or (self.resumes and self.withdraws):
@@ -92,7 +92,7 @@ class Finished:
 
 
 Limit = Literal["turns", "tokens", "seconds", "tool_calls", "money", "observation"]
-"""What a trajectory had no more of when it was stopped."""
+"""Limit that a trajectory had reached when it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +139,18 @@ class Leaf:
     """The end of one trajectory."""
 
     node: int | None
-    """Where it ended; None when it failed before its prompt was known."""
+    """Node at which it ended; None when it failed before its prompt was known."""
     outcome: Outcome
     sample: int
     """Index of the trajectory within its group."""
     turn_rewards: tuple[float, ...] = ()
-    """What the environment paid after each turn; their sum is the outcome's reward."""
+    """Rewards that the environment paid after each turn; their sum is the outcome's reward."""
     components: dict[str, float] = field(default_factory=dict[str, float])
     seconds: float = 0.0
     tool_calls: int = 0
     root: int | None = None
-    """Which of its group's first trajectories it grew from, by number; None where it grew from
-    none. Two of one root may share no sampled token, when both left it at the prompt."""
+    """Number of the first trajectory of its group that it grew from; None where it grew from none.
+    Two of one root may share no sampled token, when both left it at the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Trajectory:
     """Places of tokens that do not follow the token before them, in order, each with the place of
     the token that it follows in its context; -1 where it begins one."""
     images: tuple[ImageSpan, ...] = ()
-    """What its tokens show, in order."""
+    """Images among its tokens, in order."""
     root: int | None = None
     """The leaf's."""
 
@@ -274,7 +274,7 @@ class Tree:
         return tuple(token for part in self.context(node) for token in part.token_ids)
 
     def images(self, node: int) -> tuple[ImageSpan, ...]:
-        """Return what the context at `node` shows, and where in `tokens`."""
+        """Return the images of the context at `node`, with their places in `tokens`."""
         end = self._ends[node]
         return tuple(end.spans[: end.images])
 

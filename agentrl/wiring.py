@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 
 
 def env_factory(config: RunConfig, *, plays: bool = True) -> Callable[[], Env]:
-    """Return what makes one environment; it has been tried once, so a wrong id fails now.
+    """Return the factory of the environment; it has made one already, so a wrong id fails now.
 
-    Where it `plays`, and is not only asked for its tasks, so does what it needs and this machine
+    With `plays`, for more than listing tasks, so does an environment that needs what this machine
     lacks.
     """
     if plays:
@@ -79,7 +79,7 @@ def env_factory(config: RunConfig, *, plays: bool = True) -> Callable[[], Env]:
 def worlds(
     config: RunConfig, make_env: Callable[[], Env]
 ) -> AbstractAsyncContextManager[Callable[[], Env]]:
-    """Return what makes environments where the config wants them, until its block ends."""
+    """Open a factory that makes environments where the config wants them, until its block ends."""
     if config.cluster.kind == "local":
         return nullcontext(make_env)
     from agentrl.cluster.ray_workers import ray_envs
@@ -125,7 +125,7 @@ def evaluation_tasks(
 def split_overlap(
     config: RunConfig, env: Env, heldout: Sequence[Task], *, train_tasks: int | None = None
 ) -> Overlap:
-    """Return what held-out tasks have in common with the first train tasks of the run."""
+    """Return the overlap of held-out tasks with the first train tasks of the run."""
     section = config.split_guard
     most = [config.env.task_limit, train_tasks or section.train_tasks]
     seed = derive(config.run.seed, "tasks")
@@ -149,9 +149,9 @@ def guard_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
 def watch(
     config: RunConfig, say: Callable[[str], None], *, memorised: str | None = None
 ) -> Watch | None:
-    """Return what looks for signs that the run goes wrong, or None where nothing is looked for.
+    """Return the monitor for signs that the run goes wrong, or None where it is turned off.
 
-    `memorised` is what was said of a warm start that learnt by heart.
+    `memorised` is the message about a warm start that learnt by heart.
     """
     section = config.diagnostics
     if section.action == "none":
@@ -161,7 +161,7 @@ def watch(
 
 
 def sinks(config: RunConfig, folder: Path) -> tuple[Sink, ...]:
-    """Return where numbers go besides the run's folder; they are opened."""
+    """Open the destinations of metrics besides the run's folder."""
     section = config.metrics.wandb
     if section is None:
         return ()
@@ -170,7 +170,7 @@ def sinks(config: RunConfig, folder: Path) -> tuple[Sink, ...]:
 
 
 def spans(config: RunConfig) -> Spans | None:
-    """Return what makes spans of the run, or None where none are wanted."""
+    """Return the spans of the run, or None where none are wanted."""
     return Spans.open(config.run.name) if config.metrics.opentelemetry else None
 
 
@@ -189,7 +189,7 @@ def sandbox_settings(section: SandboxSection) -> SandboxSettings:
 
 
 def episode_limits(config: RunConfig) -> EpisodeLimits:
-    """Return when a trajectory is stopped."""
+    """Return the limits that stop a trajectory."""
     rollout = config.rollout
     return EpisodeLimits(
         max_turns=rollout.max_turns,
@@ -204,7 +204,7 @@ def episode_limits(config: RunConfig) -> EpisodeLimits:
 
 
 def schedule(config: RunConfig) -> Schedule:
-    """Return what a training step is."""
+    """Return the schedule of training steps."""
     return Schedule(
         steps=config.run.steps,
         tasks_per_step=config.rollout.tasks_per_step,
@@ -216,7 +216,7 @@ def schedule(config: RunConfig) -> Schedule:
 
 
 def evaluation(config: RunConfig, tasks: Sequence[Task]) -> Evaluation:
-    """Return how a policy is judged on held-out tasks."""
+    """Return the evaluation of a policy on held-out tasks."""
     section = config.evaluate
     return Evaluation(
         tasks=tuple(tasks),
@@ -244,7 +244,7 @@ def train_sampling(config: RunConfig) -> Sampling:
 def rollouts(
     config: RunConfig, make_env: Callable[[], Env], engine: PolicyEngine, chat: Chat
 ) -> Rollouts:
-    """Return what turns tasks into trees."""
+    """Return the runner that turns tasks into trees."""
     return Rollouts(
         make_env=make_env,
         engine=engine,
@@ -274,7 +274,7 @@ def cap_schedule(config: RunConfig) -> CapSchedule | None:
 
 
 def gate_policy(config: RunConfig) -> GatePolicy:
-    """Return when trajectories run, and when the trainer gets its batch."""
+    """Return the rules for when trajectories run, and when the trainer gets its batch."""
     section = config.rollout
     segment = section.segment
     return GatePolicy(
@@ -296,7 +296,7 @@ def gate_policy(config: RunConfig) -> GatePolicy:
 
 
 def alarms(config: RunConfig) -> Alarms:
-    """Return which failures stop the run."""
+    """Return the alarms: failures that stop the run."""
     section = config.rollout.alarms
     return Alarms(window=section.window, min_count=section.min_count, thresholds=section.thresholds)
 
@@ -315,12 +315,11 @@ def gate(
     saved: Mapping[str, Any] | None = None,
     spans: Spans | None = None,
 ) -> Gate:
-    """Return what makes batches of tasks, for a trainer that is at `version`.
+    """Return the scheduler that makes batches of tasks, for a trainer at `version`.
 
-    It goes on with the groups of `record`, and tells it what happens. `trees` makes them branch;
-    `drafts` reuse what was played before.
-    With `curation` the tasks are those that it chooses. `saved` is what `Gate.saved` was at the
-    checkpoint that the run goes on from.
+    It goes on with the groups of `record`, and records events there. `trees` makes them branch;
+    `drafts` reuse what was played before. With `curation` the tasks are those that it chooses.
+    `saved` is the value of `Gate.saved` at the checkpoint that the run goes on from.
     """
     per_step = config.rollout.tasks_per_step
     run_seed, repeats = config.run.seed, Repeats()
@@ -397,7 +396,7 @@ def run_store(
 
 
 def credit_log(config: RunConfig, folder: RunFolder) -> CreditLog | None:
-    """Return where it is kept what steps make of tokens, or None for nowhere."""
+    """Return the log of the token credit of steps, or None where none is kept."""
     if config.store is None or not config.view.record:
         return None
     return CreditLog(folder.path, limit_bytes=config.view.record_bytes)
@@ -408,7 +407,7 @@ def chat_format(
     tokenizer: "PreTrainedTokenizerBase",
     images: "ImageProcessor | None" = None,
 ) -> "ChatFormat":
-    """Return how messages become tokens for this policy; `images` are cut up where it sees."""
+    """Return the chat format of this policy; `images` is its image processor, where it sees."""
     from agentrl.chat.format import ChatFormat
 
     return ChatFormat(
@@ -420,7 +419,7 @@ def chat_format(
 
 
 def trainer_settings(config: RunConfig, images: "ImageProcessor | None") -> dict[str, Any]:
-    """Return what a trainer takes besides its model and its section, the same on every rank."""
+    """Return a trainer's arguments besides its model and its section, the same on every rank."""
     return {
         "seed": derive(config.run.seed, "trainer"),
         "temperature": config.sampling.temperature,
@@ -480,10 +479,10 @@ def checkpoints(config: RunConfig, folder: Path, policy: "Policy") -> "Checkpoin
 
 
 def weights(config: RunConfig, trainer: "Trainer") -> Callable[[], Mapping[str, Any]]:
-    """Return what returns the trainer's current weights, with a proof where one is asked for.
+    """Return a function that gives the trainer's current weights, with a proof where one is needed.
 
-    A server that somebody else started is always asked for one, and so is vLLM, which loads what it
-    knows by name and passes over the rest.
+    It is always needed for a server that somebody else started, and for vLLM, which loads the
+    weights that it knows by name and passes over the rest.
     """
     section = config.engine.probe
     if section is None and config.engine.kind in ("endpoint", "vllm"):
@@ -496,7 +495,7 @@ def weights(config: RunConfig, trainer: "Trainer") -> Callable[[], Mapping[str, 
 
 
 def _allowed_gap(config: RunConfig) -> float:
-    """Return how far log-probs of trainer and engine may be apart by rounding alone, in nats."""
+    """Return the gap of log-probs of trainer and engine that rounding alone allows, in nats."""
     is_exact = config.policy.dtype == config.learn.precision == "float32"
     return 0.01 if is_exact and config.engine.kind != "endpoint" else 0.5
 

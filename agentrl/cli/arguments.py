@@ -33,7 +33,7 @@ def writable(file: Path | None, option: str) -> None:
 
 
 def env_kwargs(text: str) -> dict[str, Any]:
-    """Return what `EnvKwargs` gives. Raises `ConfigError` for anything but an object."""
+    """Parse the value of `EnvKwargs`. Raises `ConfigError` for anything but an object."""
     try:
         settings = read_json(text)
     except JsonLimitError as error:

@@ -11,7 +11,7 @@ from agentrl.cli.console import out, show_table
 
 
 class Interval(StrEnum):
-    """How intervals are made."""
+    """Method for the intervals."""
 
     wilson = "wilson"
     bootstrap = "bootstrap"

@@ -1,4 +1,4 @@
-"""Where commands write: results to stdout, progress and errors to stderr."""
+"""Consoles of the commands: results to stdout, progress and errors to stderr."""
 
 import io
 import sys

@@ -25,7 +25,7 @@ FILES = {
     "README.md.template": "README.md",
     "gitignore.template": ".gitignore",
 }
-"""Where each template of `scaffold/` goes."""
+"""Destination of each template of `scaffold/`."""
 
 
 def init(
@@ -45,7 +45,7 @@ def init(
 
 
 def module_name(name: str) -> str:
-    """Return what Python calls a project: `my_agent` for `my-agent`."""
+    """Return the Python name of a project: `my_agent` for `my-agent`."""
     return name.replace("-", "_")
 
 

@@ -57,7 +57,7 @@ def show() -> None:
 
 
 def _standing(model: "PackagedModel") -> str:
-    """Return where a model's folder is, or the command that comes next."""
+    """Return the folder of a model, or the command to run next."""
     from agentrl.models.catalogue import models_folder
 
     if (folder := models_folder() / model.name).is_dir():

@@ -1,4 +1,4 @@
-"""How far a run is: bars in a terminal, now and then a line in a log."""
+"""Progress of a run: bars in a terminal, now and then a line in a log."""
 
 import threading
 import time

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class How(StrEnum):
-    """How trajectories are scored again."""
+    """Method for scoring trajectories again."""
 
     auto = "auto"
     record = "record"

@@ -115,7 +115,7 @@ def _reward_curve(folder: Path) -> str:
 
 
 def program() -> str:
-    """Return what a person types to run agentrl: the program as it was called."""
+    """Return the command that a person types to run agentrl: the program as it was called."""
     return sys.argv[0] if sys.argv[0].endswith("/agentrl") else "agentrl"
 
 

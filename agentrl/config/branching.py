@@ -10,14 +10,15 @@ TopologyName = Literal["none", "aepo", "arpo", "aepo_paper", "arpo_paper", "tree
 
 
 class BranchingSection(Section):
-    """Where trajectories branch; see docs/branching.md."""
+    """Rules by which trajectories branch; see docs/branching.md."""
 
     topology: TopologyName = "none"
-    """Where the policy is less certain than at its start, by AEPO's or ARPO's code or paper; at
-    places drawn at random (Tree-GRPO); at given turns; or nowhere."""
+    """Rule for branch points. `aepo`, `arpo` (from the code) and `aepo_paper`, `arpo_paper`: turns
+    at which the policy is less certain than at its start; `tree_grpo`: random places; `fan_out`:
+    the turns in `turns`; `none`: nowhere."""
     split: Literal["online", "monitored", "static"] = "online"
-    """How many of a task's trajectories begin at the prompt: as those that have ended suggest, as
-    one that runs alone first suggests, or `roots`."""
+    """Rule for the number of a task's trajectories that begin at the prompt. `online`: estimated
+    from those that have ended; `monitored`: from one that runs alone first; `static`: `roots`."""
     roots: int = Field(default=0, ge=0)
     """Trajectories that begin at the prompt: with `online` until one has ended, with `static` and
     `fan_out` always. 0 is half of them, and with `fan_out` as many as it takes."""
@@ -27,13 +28,13 @@ class BranchingSection(Section):
     """The chance of a branch where the uncertainty has not risen is this (`arpo`) or one less this
     (`aepo`); in the papers' forms the score there (alpha)."""
     weight: float = 4.0
-    """How much a rise of the uncertainty adds to the chance, or to the score."""
+    """Weight of a rise of the uncertainty in the chance of a branch, or in the score."""
     threshold: float = 0.5
-    """What the score must be above in the papers' forms."""
+    """Score above which a trajectory branches, in the papers' forms."""
     penalty: float = Field(default=0.05, ge=0)
     """In `aepo` and `aepo_paper`: the share that each branch in a row on a path takes away."""
     temperature: float = Field(default=10.0, gt=0)
-    """How strongly the signals move the share of roots, in `online` and `monitored`."""
+    """Strength of the signals on the share of roots, in `online` and `monitored`."""
     probe_tokens: PositiveInt = 20
     """First tokens of a turn over which the uncertainty is measured; they are the turn's own."""
     top_logprobs: PositiveInt = 10
@@ -46,8 +47,8 @@ class BranchingSection(Section):
     trees: PositiveInt = 2
     """In `tree_grpo`: trees per task, each `1 + rounds * width` trajectories."""
     rounds: int = Field(default=1, ge=0)
-    """In `tree_grpo`: how often each tree is expanded."""
+    """In `tree_grpo`: times that each tree is expanded."""
     width: PositiveInt = 2
-    """In `tree_grpo` new chains per round, in `fan_out` what a turn makes of one trajectory."""
+    """In `tree_grpo`: new chains per round; in `fan_out`: trajectories that a turn makes of one."""
     turns: tuple[PositiveInt, ...] = ()
     """In `fan_out`: the turns at which every trajectory branches."""

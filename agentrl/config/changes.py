@@ -1,4 +1,4 @@
-"""What differs between two configs, for a run or an evaluation that may only go on as it began."""
+"""Differences between two configs, for a run or an evaluation that must go on as it began."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast

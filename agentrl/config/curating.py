@@ -16,7 +16,7 @@ def curation_conflicts(config: "RunConfig") -> Iterator[str]:
 
 
 def surroundings(config: "RunConfig", *, tasks: int | None = None) -> Surroundings:
-    """Return what a config means for curation; `tasks` are the train tasks, where it is known."""
+    """Return the surroundings of curation; `tasks` is the number of train tasks, if known."""
     rollout = config.rollout
     return Surroundings(
         group_size=rollout.group_size,

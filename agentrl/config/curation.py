@@ -34,9 +34,9 @@ class VadeSampler(Section):
 
     name: Literal["vade"] = "vade"
     local_decay: float = Field(default=0.7, gt=0, le=1)
-    """Of a task's old evidence when it is observed again; 1 forgets nothing."""
+    """Decay of a task's old evidence when it is observed again; 1 forgets nothing."""
     global_decay: float = Field(default=0.995, gt=0, le=1)
-    """Of every task's evidence at the end of every step."""
+    """Decay of every task's evidence at the end of every step."""
     max_evidence: PositiveFloat | None = 32.0
     """Most trajectories a task may count for; null sets no bound."""
 
@@ -68,9 +68,10 @@ class DarsAllocation(Section):
     form: Literal["equal", "hardness"] = "equal"
     """Lift hard tasks to equal mass, or in proportion to their hardness."""
     max_trajectories: PositiveInt | None = None
-    """Of both phases; by default 4 (equal) or 8 (hardness) times `rollout.group_size`."""
+    """Most trajectories of both phases. Null is 4 (equal) or 8 (hardness) times
+    `rollout.group_size`."""
     normalise_std: bool = False
-    """Whether a group's mass is that of advantages over the standard deviation."""
+    """Take the mass of a group from advantages over the standard deviation."""
     budget_s: PositiveFloat | None = None
     """Most seconds of trajectories that a second phase may add, by the first phase's mean."""
 
@@ -88,7 +89,8 @@ class DapoFilter(Section):
     min_spread: float = Field(default=1e-6, ge=0)
     """The standard deviation of a group's rewards must be above it; 0.3 in UI-S1."""
     spread_of: Literal["reward", "first_return", "last_turn"] = "reward"
-    """Of rewards, or UI-S1's: the return up to the first mismatch, or the last turn's pay."""
+    """Values that the spread is of. In UI-S1 `first_return`, the return up to the first mismatch,
+    or `last_turn`, the last turn's pay."""
     gamma: float = Field(default=0.5, ge=0, le=1)
     """Discount per turn of that return."""
     match_reward: float = 1.0
@@ -180,7 +182,7 @@ Steps = Annotated[AllSteps | HighEntropySection, Field(discriminator="name")]
 
 
 class CurationSection(Section):
-    """Which tasks a step draws, how many trajectories each gets, and which groups train."""
+    """Choice of tasks for a step, of the trajectories for each, and of the groups that train."""
 
     sampler: Sampler = StreamSampler()
     allocation: Allocation = FixedAllocation()

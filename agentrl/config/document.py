@@ -19,20 +19,20 @@ class Problem:
     """One thing that is wrong with a config."""
 
     origin: str
-    """Where it stands: `file:line`, or the override."""
+    """Place of the problem: `file:line`, or the override."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says. A problem found on the way is kept, so that all are reported at once."""
+    """Content of a config file. Problems are collected, so that all are reported at once."""
 
     values: dict[str, Any]
     origins: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
     problems: tuple[Problem, ...] = ()
 
     def origin(self, path: KeyPath) -> str:
-        """Return where a key was set; else where one inside it was, or the section around it."""
+        """Return the origin of a key, else of one inside it, else of the section around it."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -163,7 +163,7 @@ def dump(values: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> Document:
-    """Return what a file says; raises `ConfigError` for a missing file and for broken YAML."""
+    """Read a config file; raise `ConfigError` for a missing file and for broken YAML."""
     text = _read_text(path)
     loader: _Loader | None = None
     node: yaml.Node | None = None

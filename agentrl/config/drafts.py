@@ -9,8 +9,8 @@ from agentrl.config.section import Section
 
 
 class DraftsSection(Section):
-    """What a task's last trajectories still say is not sampled again (SPEC-RL); see
-    docs/scheduling.md."""
+    """Reuse of a task's last trajectories as drafts (SPEC-RL); see docs/scheduling.md.
+    Tokens that pass the test are not sampled again."""
 
     leniency: float = Field(default=math.exp(0.5), ge=0)
     """A token stands with chance `min(1, (leniency * p / q) ** scale)`, p now and q when it was
@@ -29,4 +29,4 @@ class DraftsSection(Section):
     """Between turns: tools run again and their answers count; they do, and another answer ends the
     draft; or recorded answers are given while the actions are the same."""
     capacity_tokens: PositiveInt = 5_000_000
-    """Of all drafts that are kept, context included."""
+    """Capacity for all drafts that are kept, context included."""

@@ -19,7 +19,7 @@ class EndpointSection(Section):
     """Up to and with the version, such as `http://localhost:8000/v1`; requests are spread over
     several."""
     model: str = Field(min_length=1)
-    """What the base is called there."""
+    """Name of the base model on the servers."""
     adapters: Path | None = None
     """Folder for the adapters of each version, which the servers read under the same path; null is
     `adapters` in the run's folder."""

@@ -19,27 +19,28 @@ class BudgetSection(Section):
     env_s: PositiveFloat | None = None
     """Seconds in the environment, its tools included."""
     money: PositiveFloat | None = None
-    """What tokens cost at `evaluate.budget.prices`."""
+    """Cost of the tokens at `evaluate.budget.prices`."""
 
 
 class PricesSection(Section):
-    """What tokens cost, in any currency."""
+    """Prices of tokens, in any currency."""
 
     prompt_per_million: float = Field(default=0.0, ge=0)
-    """Of the context that every turn is sampled from."""
+    """Price of the context that every turn is sampled from."""
     sampled_per_million: float = Field(default=0.0, ge=0)
-    """Of what is sampled."""
+    """Price of sampled tokens."""
 
 
 class BudgetsSection(Section):
-    """What an evaluation may spend; it is reported."""
+    """Budgets of an evaluation; the report says what was spent."""
 
     each: BudgetSection = BudgetSection()
-    """Of one trajectory, which is truncated before its next turn and keeps what it has earned."""
+    """Budget of one trajectory. It is truncated before its next turn and keeps what it has
+    earned."""
     total: BudgetSection = BudgetSection()
-    """Of all of them: no further task is begun, and those under way play on."""
+    """Budget of all of them: no further task is begun, and those under way play on."""
     prices: PricesSection = PricesSection()
-    """What tokens cost."""
+    """Prices of tokens, for the budgets of `money`."""
 
 
 class UntilSection(Section):
@@ -57,8 +58,9 @@ class ScalingSection(Section):
     """Spend more than one attempt on each task of `agentrl eval`."""
 
     name: Literal["majority", "best_of", "rtv", "pdr", "sage"]
-    """How: the answer most give, the verifier's choice, a tournament of notes (`rtv`), one among
-    attempts that read the best notes (`pdr`), or a second attempt with a plan (`sage`)."""
+    """Method that picks the submitted attempt. `majority`: the answer that most give; `best_of`:
+    the verifier's choice; `rtv`: a tournament of notes; `pdr`: one among attempts that read the
+    best notes; `sage`: a second attempt with a plan."""
     samples: PositiveInt = 16
     """Attempts at a task; of `pdr` in each of its two rounds."""
     answer: str | None = None
@@ -93,17 +95,16 @@ class EvaluateSection(Section):
     threshold: float = 1.0
     """A trajectory passes when its reward is at least this."""
     temperature: float = Field(default=1.0, ge=0)
-    """Of the evaluated policy; 0 is greedy."""
+    """Temperature of the evaluated policy; 0 is greedy."""
     every: int = Field(default=0, ge=0)
     """Steps between evaluations during training; 0 evaluates before and after only."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
-    """Of every interval."""
+    """Confidence of every interval."""
     interval: Literal["wilson", "bootstrap"] = "wilson"
-    """How an interval is made: Wilson's with the task as the unit, or the BCa bootstrap over
-    tasks."""
+    """Method for intervals: Wilson's with the task as the unit, or the BCa bootstrap over tasks."""
     budget: BudgetsSection = BudgetsSection()
-    """What an evaluation may spend."""
+    """Budgets of an evaluation."""
     until: UntilSection | None = None
-    """When to stop early; null plays every task."""
+    """Rule for stopping early; null plays every task."""
     scaling: ScalingSection | None = None
     """Several attempts at each task, of which one is submitted; for `agentrl eval` alone."""

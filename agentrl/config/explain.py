@@ -1,4 +1,4 @@
-"""What each key means: for one key in a terminal, for all of them in `docs/configuration.md`."""
+"""Explanations of config keys: of one in a terminal, of all in `docs/configuration.md`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,7 +10,7 @@ from agentrl.errors import ConfigError
 
 
 def explain(key: str = "") -> str:
-    """Return what a key wants, its default and its meaning; for a section, a table of its keys.
+    """Return the accepted values, default and meaning of a key; for a section, a table of its keys.
 
     The empty key is the whole config. Raises `ConfigError` for an unknown one.
     """

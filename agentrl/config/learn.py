@@ -23,13 +23,13 @@ from agentrl.config.section import Section
 
 
 class LearnSection(Section):
-    """How a batch of groups becomes new weights."""
+    """Training on a batch of groups: credit, loss and optimiser."""
 
     reward_shaping: tuple[AnyShaping, ...] = ()
     """Change the reward that credit is made of, one after the other; reports keep the raw one."""
     advantage: AnyAdvantage = GrpoAdvantage()
     critic: CriticSection | None = None
-    """What gives the advantage its values; gae needs it, and nothing else may have it."""
+    """Critic that gives the advantage its values; `gae` needs it, the others may not have it."""
     loss: AnyLoss = PpoClipLoss()
     proximal: AnyProximal = RecomputedProximal()
     correction: AnyCorrection = TruncatedCorrection()
@@ -38,24 +38,23 @@ class LearnSection(Section):
     selection: tuple[AnySelection, ...] = ()
     """Applied to the batch one after the other, once its credit is known."""
     aggregation: Aggregation | None = None
-    """How token losses become one number; counts are those of the whole optimiser step. Null takes
-    the loss's own: seq-mean-token-mean for gspo and sapo, token-mean for the others."""
+    """Aggregation of token losses; counts are those of the whole optimiser step. Null takes the
+    loss's own: seq-mean-token-mean for gspo and sapo, token-mean for the others."""
     horizon_tokens: PositiveInt | None = None
     """The constant that seq-mean-token-sum-norm divides by."""
     kl: KlSection | None = None
     """Null lets the policy go where the rewards lead."""
     entropy_bonus: float = Field(default=0.0, ge=0)
-    """What the policy's exact entropy, in nats per token, is multiplied by before it is taken off
-    the loss."""
+    """Weight of the policy's exact entropy in nats per token, subtracted from the loss."""
     gap_alarm: GapAlarmSection = GapAlarmSection()
-    """What is done where engine and trainer disagree under the same weights."""
+    """Reaction to a gap between engine and trainer under the same weights."""
     minibatches: PositiveInt = 1
     """Optimiser steps per pass over the batch; each takes an equal share of its trajectories."""
     epochs: PositiveInt = 1
     """Passes over the batch."""
     layout: LayoutName = "tree"
-    """How sequences lie in a forward pass: a row each (`padded`), one after the other (`packed`),
-    or with what they begin with in common computed once (`tree`); never changes the result."""
+    """Layout of sequences in a forward pass; never changes the result. `padded`: a row each;
+    `packed`: one after the other; `tree`: with common prefixes computed once."""
     micro_batch_tokens: PositiveInt = 8192
     """Most tokens in one forward pass, padding included, at least `engine.context_tokens`; never
     changes the result."""
@@ -66,7 +65,7 @@ class LearnSection(Section):
     """Keep the inputs of layers only, and compute the rest again in the backward pass: less memory
     for one more forward pass, and the same gradient."""
     precision: Precision = "float32"
-    """What the trainer computes in: float32, or bfloat16 over float32 master weights."""
+    """Precision of the trainer: float32, or bfloat16 over float32 master weights."""
     devices: DevicesSection = DevicesSection()
     lora: LoraSection | None = None
     """Null trains all weights."""

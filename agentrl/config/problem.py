@@ -1,4 +1,4 @@
-"""What is wrong with a config, in the words of the config: key, value, rule, way out."""
+"""Problems of a config, in terms of the config: key, value, rule, way out."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ def problems_of(error: ValidationError, document: Document, root: type[Section])
 
 
 class _Place:
-    """Where in the schema an error is."""
+    """Place of an error in the schema."""
 
     def __init__(self, root: type[Section]) -> None:
         self.path: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ class RunSection(Section):
     name: str = Field(default="run", pattern=r"^[\w.-]*[\w-][\w.-]*$")
     """Name of the run; its folder is `run.folder`/`run.name`."""
     folder: Path = Path("runs")
-    """Where run folders are made."""
+    """Folder in which run folders are made."""
     seed: int = Field(default=0, ge=0)
     """Every random choice of the run derives from it."""
     steps: int = Field(default=100, ge=0)
@@ -40,7 +40,7 @@ class RunSection(Section):
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints; the last step always makes one."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """How many checkpoints stay on disk."""
+    """Checkpoints that stay on disk."""
     threads: int = Field(default=1, ge=1)
     """Torch threads of this process; more than one pays only on an otherwise idle machine."""
 
@@ -101,7 +101,7 @@ class MakePolicySection(Section):
     """Upper bound of the tokenizer's vocabulary. Room for merges makes the text that all
     conversations share a few tokens."""
     tie_embeddings: bool = True
-    """Whether the head shares its weights with the embedding."""
+    """Share the head's weights with the embedding."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of new weights. A narrow model learns to copy sooner with more: half of
     one by the root of `hidden_size`, say."""
@@ -118,16 +118,16 @@ class PolicySection(Section):
     template: str | None = None
     """Chat template: a shipped one by name, a file, or the tokenizer's own by default."""
     dialect: str = "auto"
-    """How tool calls are written: `hermes`, `llama3`, one of an installed distribution, your own as
-    `module:NAME`, or found out from the template."""
+    """Syntax of tool calls. `auto` takes it from the template; else `hermes`, `llama3`, one of an
+    installed distribution, or your own as `module:NAME`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights as they are loaded, and in the engine; training has `learn.precision`."""
+    """Type of the weights as they are loaded, and in the engine; training has `learn.precision`."""
     device: str = "auto"
     """`cpu`, `cuda`, or the best there is."""
 
 
 class VllmSection(Section):
-    """What vLLM may use."""
+    """Resources and options of vLLM."""
 
     memory_fraction: float = Field(default=0.45, gt=0, lt=1)
     """Share of a GPU's memory for weights and keys; the trainer needs some of what is left."""
@@ -136,14 +136,14 @@ class VllmSection(Section):
     prefill_tokens: PositiveInt | None = None
     """Most tokens of prompts and samples in one step; vLLM's own choice unless set."""
     prefix_cache: bool = True
-    """Whether keys are kept across turns and shared between samples of a prompt."""
+    """Keep keys across turns, and share them between samples of a prompt."""
     eager: bool = False
-    """Whether to go without CUDA graphs; on a CPU it always does."""
+    """Go without CUDA graphs; on a CPU it always does."""
     adapters: Literal["merged", "native"] = "merged"
-    """What becomes of `learn.lora` in vLLM: added to its weights, or kept apart as its own."""
+    """Use of `learn.lora` in vLLM: merged into its weights, or kept apart as an adapter."""
     sampler: Literal["vllm", "agentrl"] = "vllm"
-    """Who draws tokens: vLLM's own sampler, or `agentrl`, which drafts and entropies need and which
-    draws what the local engine draws (docs/vllm.md)."""
+    """Sampler of tokens: vLLM's own, or `agentrl`, which draws what the local engine draws. Drafts
+    and entropies need `agentrl` (docs/vllm.md)."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
@@ -154,38 +154,38 @@ class ProbeSection(Section):
     tokens: PositiveInt = 16
     """Fixed tokens that both score."""
     max_gap: PositiveFloat | None = None
-    """How far apart they may be on any of them, in nats. Unless set, 0.01 where trainer and engine
-    both compute in float32, else 0.5, and 0.5 with `endpoint`."""
+    """Largest accepted gap between their log-probs of a token, in nats. Unless set, 0.01 where
+    trainer and engine both compute in float32, else 0.5, and 0.5 with `endpoint`."""
     deadline_s: PositiveFloat = 120.0
-    """For the weights to be loaded, and again for the tokens to be scored."""
+    """Deadline for the weights to be loaded, and again for the tokens to be scored."""
 
 
 class BroadcastSection(Section):
     """New weights go to all engines at once, over a process group of torch."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """What carries them: `auto` is nccl where trainer and engines each have GPUs of their own, on
-    this machine or by `cluster.engine_gpus`, and gloo elsewhere."""
+    """Backend of the process group. `auto` is nccl where trainer and engines each have GPUs of
+    their own, on this machine or by `cluster.engine_gpus`, and gloo elsewhere."""
     bucket_bytes: PositiveInt = 64 * 2**20
-    """How much is sent at once; two such buckets are under way."""
+    """Bytes sent at once; two such buckets are under way."""
     deadline_s: PositiveFloat = 120.0
-    """For all engines to join, and again for each bucket to arrive."""
+    """Deadline for all engines to join, and again for each bucket to arrive."""
 
 
 class EngineSection(Section):
     """The policy engine that samples turns."""
 
     kind: Literal["local", "vllm", "endpoint"] = "local"
-    """Which engine: `local` decodes with torch alone, `vllm` with vLLM (docs/vllm.md), `endpoint`
-    asks a server that somebody else started."""
+    """Engine of the policy. `local` decodes with torch alone, `vllm` with vLLM (docs/vllm.md),
+    `endpoint` asks a server that somebody else started."""
     slots: PositiveInt = 32
     """Requests decoded at once."""
     context_tokens: PositiveInt = 1024
     """Longest context, prompt and sampled tokens together."""
     vllm: VllmSection = VllmSection()
-    """What `vllm` may use."""
+    """Resources and options of the `vllm` engine."""
     endpoint: EndpointSection | None = None
-    """Whom `endpoint` asks."""
+    """Servers that `endpoint` asks."""
     addresses: list[str] = Field(default_factory=list[str])
     """Engines that others serve, each as `host:port` (`agentrl engine serve`), instead of one that
     the run makes."""
@@ -201,7 +201,7 @@ class EngineSection(Section):
     start_s: PositiveFloat = 600.0
     """Deadline for such a process, or an address, to have its engine ready."""
     max_restarts: int = Field(default=10, ge=0)
-    """How often a process that died is replaced."""
+    """Number of times that a dead process is replaced."""
     probe: ProbeSection | None = None
     """New weights are proven, or taken back; null believes that an engine has what it was given.
     With `vllm` and `endpoint` they always are."""
@@ -229,7 +229,7 @@ class SamplingSection(Section):
 
 
 class SegmentSection(Section):
-    """How far a trajectory may get before it waits for the next version of the weights."""
+    """Budget of a trajectory before it waits for the next version of the weights."""
 
     tokens: PositiveInt = 4096
     """Sampled in one segment."""
@@ -240,7 +240,7 @@ class SegmentSection(Section):
 
 
 class AlarmsSection(Section):
-    """Which failures stop a run, whatever a single step tolerates."""
+    """Failures that stop a run, whatever a single step tolerates."""
 
     window: PositiveInt = 500
     """Latest attempts that rates are taken over; retried ones count."""
@@ -252,15 +252,15 @@ class AlarmsSection(Section):
 
 
 class RolloutSection(Section):
-    """How trajectories are made, and when one is stopped."""
+    """Collection of trajectories, and the limits that stop one."""
 
     mode: Literal["sync", "partial", "async"] = "sync"
-    """When trajectories run beside the trainer: never; never, but unfinished ones wait and go on in
-    the next step (APRIL); always (AReaL)."""
+    """Overlap of trajectories with training. `sync`: none; `partial`: none, but unfinished ones
+    wait and go on in the next step (APRIL); `async`: always (AReaL)."""
     over_provision: float = Field(default=1.5, ge=1)
     """In `partial`: groups in flight at the start of a step, per group that the step needs."""
     max_staleness: int = Field(default=1, ge=0)
-    """In `async`: how many versions ahead of the trainer a group may be begun."""
+    """In `async`: most versions ahead of the trainer at which a group may be begun."""
     backlog: int = Field(default=0, ge=0)
     """In `async`: batches that wait, complete, behind the one that trains, which makes it so many
     versions old on purpose; 0 trains as soon as it can."""
@@ -277,9 +277,9 @@ class RolloutSection(Section):
     segment: SegmentSection | None = None
     """Budgeted segments; none, and a trajectory runs until it ends."""
     alarms: AlarmsSection = AlarmsSection()
-    """Which failures stop the run."""
+    """Failures that stop the run."""
     branching: BranchingSection = BranchingSection()
-    """Where trajectories branch."""
+    """Rules by which trajectories branch."""
     drafts: DraftsSection | None = None
     """Reuse of a task's last trajectories; none, and every token is sampled anew."""
     tasks_per_step: PositiveInt = 8
@@ -291,12 +291,12 @@ class RolloutSection(Section):
     max_turns: PositiveInt = 8
     """Policy messages per trajectory."""
     images: PositiveInt | None = None
-    """How many of the last images stay in a context; a note stands in the place of an older one,
-    which begins a context of its own. Null keeps all."""
+    """Number of last images that stay in a context. A note takes the place of an older one, which
+    begins a context of its own. Null keeps all."""
     schedule: ScheduleSection | None = None
     """Null keeps `sampling.max_turn_tokens` and `rollout.max_turns` as they are in every step."""
     retries: int = Field(default=2, ge=0)
-    """How often a failed trajectory is started again, alone."""
+    """Number of times that a failed trajectory is started again, alone."""
     max_failed_fraction: float = Field(default=0.2, ge=0, le=1)
     """The run stops when more of a step's trajectories than this fail for good. Those whose
     verifier gave no verdict do not count."""
@@ -330,7 +330,7 @@ class WarmstartSection(Section):
     batch_size: PositiveInt = 32
     """Demonstrations per step."""
     demonstrations: PositiveInt = 4000
-    """How many different train tasks are demonstrated by the environment's gold player."""
+    """Different train tasks that the environment's gold player demonstrates."""
     guess_fraction: float = Field(default=0.0, ge=0, le=1)
     """This share of the demonstrations answers at once with the most frequent answer of all, so
     that reinforcement learning has something to discover."""
@@ -344,7 +344,7 @@ class WarmstartSection(Section):
     warmup_steps: int = Field(default=50, ge=0)
     """Steps over which the rate rises linearly."""
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1)
-    """Where the rate ends, as a share of `learning_rate`."""
+    """Final rate, as a share of `learning_rate`."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
@@ -352,12 +352,12 @@ class WarmstartSection(Section):
 
 
 class LimitsSection(Section):
-    """What one sandbox session may use."""
+    """Limits of one sandbox session."""
 
     wall_s: PositiveFloat = 10.0
-    """Of one call."""
+    """Deadline of one call."""
     cpu_s: PositiveFloat = 60.0
-    """Of the whole session."""
+    """CPU time of the whole session."""
     memory_bytes: PositiveInt = 512 * 2**20
     """Address space of one process."""
     processes: PositiveInt = 32
@@ -365,17 +365,17 @@ class LimitsSection(Section):
     open_files: PositiveInt = 256
     """File descriptors of one process."""
     file_bytes: PositiveInt = 64 * 2**20
-    """Of one file."""
+    """Size of one file."""
     disk_bytes: PositiveInt = 256 * 2**20
-    """Of the session's directory."""
+    """Size of the session's directory."""
     files: PositiveInt = 65_536
     """Files, directories and links in the session's directory."""
     output_bytes: PositiveInt = 16 * 2**10
-    """Of stdout and of stderr each; head and tail are kept."""
+    """Size of stdout and of stderr each; head and tail are kept."""
 
 
 class PressureSection(Section):
-    """How much one pool of sessions may ask of the machine."""
+    """Load that one pool of sessions may put on the machine."""
 
     sessions: PositiveInt = 1024
     """Live sessions, forks included."""
@@ -388,11 +388,11 @@ class PressureSection(Section):
     free_memory_bytes: NonNegativeInt = 512 * 2**20
     """Memory that must be available on the machine for another session to start."""
     wait_s: PositiveFloat = 60.0
-    """How long to wait for a place before the trajectory fails."""
+    """Longest wait for a place before the trajectory fails."""
 
 
 class SandboxSection(Section):
-    """Where model-written code runs."""
+    """Sandbox in which model-written code runs."""
 
     backend: Literal["namespaces", "bubblewrap", "docker", "process"] = "namespaces"
     """Namespaces of our own making, or through bubblewrap, a container, or a bare process with
@@ -400,25 +400,25 @@ class SandboxSection(Section):
     allow_unisolated: bool = False
     """Let the `process` back-end run model-written code with resource limits and nothing else."""
     after_timeout: Literal["fresh", "restore", "end"] = "fresh"
-    """What follows a cell that ran out of time or memory, or crashed: names gone, names as before
-    the cell (costs a fork per cell), or the end of the session."""
+    """Reaction to a cell that ran out of time or memory, or crashed. `fresh`: names are gone;
+    `restore`: names are as before the cell (costs a fork per cell); `end`: the session ends."""
     supervisors: PositiveInt = 1
     """Supervisors (for `docker`: containers) that sessions are spread over."""
     image: str = "agentrl-sandbox"
-    """Of the `docker` back-end."""
+    """Image of the `docker` back-end."""
     packages: str = ""
     """A directory of Python packages that sessions may import and not change."""
     limits: LimitsSection = LimitsSection()
-    """What one session may use."""
+    """Limits of one session."""
     pressure: PressureSection = PressureSection()
-    """How much all sessions together may ask of the machine."""
+    """Load that all sessions together may put on the machine."""
 
 
 class WandbSection(Section):
     """Numbers go to Weights & Biases, too; needs the extra `wandb`."""
 
     project: str = "agentrl"
-    """Of W&B."""
+    """W&B project."""
     mode: Literal["online", "offline"] = "online"
     """`offline` writes into the run's folder; `wandb sync` sends it later."""
     entity: str | None = None
@@ -426,11 +426,11 @@ class WandbSection(Section):
     group: str | None = None
     """Runs that belong together."""
     tags: tuple[str, ...] = ()
-    """Of the run."""
+    """Tags of the W&B run."""
 
 
 class MetricsSection(Section):
-    """Where the numbers go besides `metrics.jsonl`."""
+    """Destinations of the metrics besides `metrics.jsonl`."""
 
     tensorboard: bool = True
     """Also write TensorBoard event files into the run's folder."""

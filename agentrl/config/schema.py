@@ -51,7 +51,7 @@ class Key:
 
     @property
     def doc(self) -> str:
-        """Return what is written under the field, or under the section it holds, on one line."""
+        """Description of the field, or of the section it holds, on one line."""
         only = self.sections[0] if len(self.sections) == 1 else None
         return " ".join((self.field.description or (first_line(only) if only else "")).split())
 

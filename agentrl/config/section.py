@@ -1,4 +1,4 @@
-"""What every part of a config is: closed, frozen, and aware of which of its keys were read."""
+"""Base of every part of a config: closed, frozen, and aware of which of its keys were read."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager

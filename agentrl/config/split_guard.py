@@ -6,7 +6,7 @@ from agentrl.config.section import Section
 
 
 class SplitGuardSection(Section):
-    """What a run refuses: held-out tasks that train, as they are or nearly so."""
+    """Guard against held-out tasks that train, as they are or nearly so."""
 
     allow: bool = False
     """Go on although splits overlap."""

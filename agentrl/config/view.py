@@ -8,7 +8,7 @@ from agentrl.config.section import Section
 
 
 class ViewSection(Section):
-    """What a run leaves behind for `agentrl view`."""
+    """Data that a run records for `agentrl view`."""
 
     record: bool = True
     """Keep what every step made of every token: advantage, ratio, entropy. Needs `store`."""

@@ -1,1 +1,1 @@
-"""How good a policy is: held-out evaluation, and figures that carry their uncertainty."""
+"""Evaluation of a policy on held-out tasks, with an interval around every estimate."""

@@ -1,4 +1,4 @@
-"""What an evaluation may spend: counted while it is spent, for a trajectory and for all of them.
+"""Budgets of an evaluation: counted as they are spent, for a trajectory and for all of them.
 
 A trajectory that has spent its budget is truncated before its next turn and keeps what it has
 earned. When all together have spent theirs, no further task is begun; those that are under way play
@@ -26,19 +26,19 @@ _LIMITS: Mapping[What, Limit] = {
     "env_s": "seconds",
     "money": "money",
 }
-"""How the end of a trajectory is called that has spent one of them."""
+"""Limit that truncates a trajectory which has spent its budget, by kind of budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What tokens cost, in any currency, per million."""
+    """Prices of tokens per million, in any currency."""
 
     prompt_per_million: float = 0.0
     """Of the context that every turn is sampled from."""
     sampled_per_million: float = 0.0
 
     def of(self, *, prompt_tokens: int, sampled_tokens: int) -> float:
-        """Return what a turn costs."""
+        """Return the cost of a turn."""
         prompt = prompt_tokens * self.prompt_per_million
         return (prompt + sampled_tokens * self.sampled_per_million) / 1e6
 
@@ -71,7 +71,7 @@ class Budget:
 
 @dataclass(slots=True, kw_only=True)
 class Spent:
-    """What has been spent so far."""
+    """Amounts spent so far."""
 
     tokens: int = 0
     turns: int = 0
@@ -96,7 +96,7 @@ class Meter:
 
     @property
     def spent_up(self) -> What | None:
-        """Return what all trajectories together have spent."""
+        """Budget that all trajectories together have used up; None while there is none."""
         return self.total.spent_up(self.spent)
 
     def begin(self, tree: Tree, at: int | None, *, tool_calls: int = 0) -> "TrajectoryMeter":

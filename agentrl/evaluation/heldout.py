@@ -1,4 +1,4 @@
-"""How good a policy is on tasks it never trained on."""
+"""Evaluation of a policy on tasks it never trained on."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,14 @@ class Evaluation:
     sampling: Sampling
     seed: int
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What is evaluated on, for the report."""
+    """Conditions of the evaluation, such as the environment, for the report."""
     each: Budget = field(default_factory=Budget)
     """Of one trajectory."""
     total: Budget = field(default_factory=Budget)
     """Of all of them."""
     prices: Prices = field(default_factory=Prices)
     until: HalfWidth | None = None
-    """When to stop before all tasks are played."""
+    """Rule for stopping before all tasks are played."""
 
     async def run(
         self,
@@ -140,7 +140,7 @@ class _Play:
         return [tree for tree in trees if self._places[tree.task.fingerprint] < enough]
 
     def why_stopped(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
-        """Return what ended the evaluation before its last task."""
+        """Return the reason for a stop before the last task; None where there was none."""
         of = len(self.evaluation.tasks)
         if (until := self.evaluation.until) is not None and self._first.stopped_at is not None:
             return {"by": "half_width", "at": until.half_width, "tasks": tasks, "of": of} | (

@@ -25,7 +25,7 @@ class Estimate:
     low: float
     high: float
     tasks: int
-    """How many tasks it rests on."""
+    """Number of tasks it rests on."""
 
 
 def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
@@ -76,7 +76,7 @@ def rate_estimate(
 def _effective_number(
     values: Sequence[float], mean: float, trials: Sequence[float] | None
 ) -> float:
-    """Return how many independent yes-or-no trials the values are worth together."""
+    """Return the number of independent yes-or-no trials that the values are worth together."""
     tasks = len(values)
     squared_error = _squared_error(values)
     if trials is None:

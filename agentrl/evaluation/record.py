@@ -38,7 +38,7 @@ class EvaluationRecord:
     broken: set[int]
     """Numbers of groups with a trajectory that broke: who plays them puts them here."""
     groups: tuple[KeptGroup, ...] = ()
-    """What was played before."""
+    """Groups that were played before."""
 
     @classmethod
     def open(cls, folder: Path, settings: StoreSettings, *, seed: int, resume: bool) -> Self:
@@ -59,7 +59,7 @@ class EvaluationRecord:
 
     @property
     def recorder(self) -> Recorder:
-        """Return who hears of what is played."""
+        """Recorder of what is played."""
         return self.run.recorder
 
     @property
@@ -69,7 +69,7 @@ class EvaluationRecord:
 
     @property
     def kept(self) -> dict[str, KeptGroup]:
-        """Return what was played before, by the task's fingerprint."""
+        """Groups that were played before, by the task's fingerprint."""
         return {group.tree.task.fingerprint: group for group in self.groups}
 
     def __enter__(self) -> Self:

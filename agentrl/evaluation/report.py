@@ -1,4 +1,4 @@
-"""What an evaluation found: every score with its interval, infrastructure failures apart."""
+"""Report of an evaluation: every score with its interval, infrastructure failures apart."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,15 @@ class Report:
     tags: Mapping[str, Scores]
     """Of the tasks with each tag; a task with two tags is in both."""
     samples: tuple[Sample, ...]
-    """What became of every trajectory."""
+    """Outcome of every trajectory."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What was evaluated on: two reports are comparable where this is equal."""
+    """Conditions of the evaluation: two reports are comparable where this is equal."""
     spent: Mapping[str, float] | None = None
     """Of the budgets, tries that broke among it; None where there are none."""
     stopped: Mapping[str, Any] | None = None
-    """What ended it before its last task; None where nothing did."""
+    """Reason for a stop before the last task; None where there was none."""
     scaled: Scaled | None = None
-    """What scaling a task cost and gained; None where each sample is one trajectory."""
+    """Cost and gain of scaling a task; None where each sample is one trajectory."""
 
     @classmethod
     def of(
@@ -97,7 +97,7 @@ class Report:
         }
 
     def figures(self) -> dict[str, float]:
-        """Return what is known as plain numbers by name, for a metrics file."""
+        """Return the known values as plain numbers by name, for a metrics file."""
         known = {name: estimate.mean for name, estimate in self.overall.estimates.items()}
         known |= {name: cost for name, cost in self.overall.costs.items() if cost is not None}
         return known | {"failed_fraction": self.overall.failed / self.overall.trajectories}

@@ -19,12 +19,12 @@ REPORT = "report.json"
 """Of an evaluation that has a folder of its own."""
 
 Which = str
-"""Which evaluation of a run: `after`, `before` or `step-20`."""
+"""Evaluation of a run: `after`, `before` or `step-20`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReport:
-    """What a comparison needs of a report."""
+    """Parts of a report that a comparison needs."""
 
     path: Path
     about: Mapping[str, Any]

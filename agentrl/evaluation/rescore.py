@@ -29,7 +29,7 @@ from agentrl.trajectory import (
 )
 
 Verdict = Literal["same", "changed", "diverged", "goes_on", "broke", "broke_then", "no_record"]
-"""What came of scoring again.
+"""Result of scoring again.
 
 `same` and `changed` have a score. `diverged`: the world showed something else. `goes_on`: the
 episode does not end today where it ended. `broke`: it failed now, and `broke_then`: it had failed
@@ -58,7 +58,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """What today's checker makes of a trajectory."""
+    """Result of scoring a trajectory with today's checker."""
 
     recording: Recording
     verdict: Verdict
@@ -88,10 +88,10 @@ class Rescorer:
     retries: int = 2
     """Tries after one that broke."""
     by: RescoreBy | None = None
-    """How; None as the environment declares."""
+    """Method for scoring again; None as the environment declares."""
 
     async def rescore(self, recording: Recording, *, task: Task | None = None) -> Rescored:
-        """Return what today's checker makes of a trajectory; `task` in the place of its own.
+        """Score a trajectory with today's checker; `task` takes the place of its own.
 
         Failures of the infrastructure are data: verdict `broke`. Raises `ConfigError` as the
         environment does.
@@ -165,7 +165,7 @@ class Rescorer:
 
 
 def conversation(exchanges: Sequence[Exchange]) -> tuple[Message, ...]:
-    """Return what was said from the reset on, the agent's messages among it."""
+    """Return all messages from the reset on, the agent's among them."""
     messages: list[Message] = []
     for exchange in exchanges:
         if exchange.action is not None:

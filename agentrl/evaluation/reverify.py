@@ -33,10 +33,9 @@ from agentrl.thread import run_to_the_end
 from agentrl.trajectory import outcome_name
 
 How = Literal["auto", "record", "replay"]
-"""How trajectories are scored again; `auto` is as the environment declares."""
+"""Method for scoring trajectories again; `auto` is as the environment declares."""
 TasksOf = Literal["record", "today"]
-"""Whose answers and checker data are used: the recorded task's, or those of today's task of the
-same id and prompt."""
+"""Source of answers and checker data: the recorded task, or today's of the same id and prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +52,17 @@ class Reverified:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """Return how many trajectories came out how."""
+        """Number of trajectories per verdict."""
         return dict(sorted(Counter(one.verdict for one in self.found).items()))
 
     @property
     def changed(self) -> tuple[Rescored, ...]:
-        """Return what scores or ends otherwise today."""
+        """Trajectories that score or end otherwise today."""
         return tuple(one for one in self.found if one.verdict == "changed")
 
     @property
     def unknown(self) -> tuple[Rescored, ...]:
-        """Return what had a score and has none today."""
+        """Trajectories that had a score and have none today."""
         known = (*SCORED, "broke_then")
         return tuple(one for one in self.found if one.verdict not in known)
 
@@ -201,7 +200,7 @@ async def rescore_all(
 
 
 def recordings_of(group: RestoredGroup) -> list[Recording]:
-    """Return what has ended of a group: the latest try at each sample."""
+    """Return the recordings of a group that have ended: the latest try at each sample."""
     latest = {one.sample: one for one in group.trajectories if one.state == "ended"}
     return [_recording(group, latest[sample]) for sample in sorted(latest)]
 
@@ -267,7 +266,7 @@ def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:
 
 
 def _about(folder: Path, config: RunConfig) -> dict[str, Any]:
-    """Return what was evaluated on, as the folder's own report says; B has to say the same."""
+    """Return the conditions in the folder's own report; B has to have the same."""
     try:
         return json.loads((folder / "report.json").read_text(encoding="utf-8"))["about"]
     except (OSError, ValueError, KeyError):

@@ -12,7 +12,7 @@ PROMPT_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What became of one attempt at one task."""
+    """Outcome of one attempt at one task."""
 
     task: str
     """The task's id, for people."""
@@ -29,7 +29,7 @@ class Sample:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Self:
-        """Return what is compared of a trajectory."""
+        """Return the sample of a trajectory."""
         return cls(
             task=trajectory.task.id,
             fingerprint=trajectory.task.fingerprint,
@@ -41,7 +41,7 @@ class Sample:
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return what `to_json` gave; raises `KeyError` or `TypeError` for anything else."""
+        """Read the output of `to_json`; raise `KeyError` or `TypeError` for anything else."""
         reward = row["reward"]
         return cls(
             task=str(row["task"]),
@@ -64,5 +64,5 @@ def first_words(task: Task) -> str:
 
 
 def samples_of(trajectories: Iterable[Trajectory]) -> tuple[Sample, ...]:
-    """Return what is compared of trajectories, in the order of their tasks."""
+    """Return the samples of trajectories, in their order."""
     return tuple(map(Sample.of, trajectories))

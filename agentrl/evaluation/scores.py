@@ -14,12 +14,12 @@ from agentrl.rollout.figures import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
 Interval = Literal["wilson", "bootstrap"]
-"""How intervals are made; see docs/evaluation.md."""
+"""Method for intervals; see docs/evaluation.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What counts as a pass, and which figures are wanted."""
+    """Threshold of a pass, and the estimates and intervals to compute."""
 
     k: tuple[int, ...]
     threshold: float
@@ -41,7 +41,7 @@ class Scores:
     trajectories: int
     """All of them, failures too."""
     outcomes: Mapping[str, int]
-    """How many trajectories ended how: `finished`, `truncated_turns`, `failed_tool`, ..."""
+    """Number of trajectories by outcome: `finished`, `truncated_turns`, `failed_tool`, ..."""
     pass_at: Mapping[int, Estimate]
     """pass@k by k; a k that no task has enough rewards for is missing."""
     all_pass: Mapping[int, Estimate]
@@ -58,7 +58,7 @@ class Scores:
 
     @property
     def failed(self) -> int:
-        """Return how many trajectories broke."""
+        """Number of trajectories that broke."""
         return sum(n for name, n in self.outcomes.items() if name.startswith("failed"))
 
     @property
@@ -74,7 +74,7 @@ class Scores:
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Return what has an interval, by name."""
+        """Estimates with an interval, by name."""
         named = {f"pass@{k}": estimate for k, estimate in self.pass_at.items()}
         named |= {f"pass^{k}": estimate for k, estimate in self.all_pass.items()}
         return named if self.reward is None else named | {"reward": self.reward}
@@ -116,7 +116,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
 
 
 def turn_count(trajectory: Trajectory) -> int:
-    """Return how many turns the policy took."""
+    """Return the number of turns the policy took."""
     pairs = zip(trajectory.turns, trajectory.mask, strict=True)
     return len({turn for turn, sampled in pairs if sampled})
 

@@ -1,4 +1,4 @@
-"""When an evaluation knows enough: a rule that looks again and again and still covers."""
+"""Early stop of an evaluation that knows enough, by a rule whose intervals still cover."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class FirstTasks:
     samples: int
     """Trajectories per task."""
     stopped_at: int | None = None
-    """How many tasks were enough."""
+    """Number of tasks that were enough; None before that."""
     _ended: dict[int, int] = field(default_factory=dict[int, int])
     _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
     _first: list[list[float]] = field(default_factory=list[list[float]])

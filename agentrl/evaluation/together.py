@@ -13,7 +13,7 @@ R = TypeVar("R")
 async def together(
     function: Callable[[A], Awaitable[R]], arguments: Sequence[A], *, limit: int | None = None
 ) -> list[R]:
-    """Return what `function` returns for each, at most `limit` at a time, in their order.
+    """Return the result of `function` for each argument, in order, at most `limit` at a time.
 
     The first error cancels the others and is raised as itself.
     """

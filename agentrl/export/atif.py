@@ -105,7 +105,7 @@ def _part(part: str | Image, images: ImageFiles) -> Row:
 
 
 def _metrics(turn: int, tokens: Tokens) -> Row:
-    """Return what one turn's sampling was, from the tokens of the whole trajectory."""
+    """Return the sampling of one turn, from the tokens of the whole trajectory."""
     own = [
         i
         for i, (at, source) in enumerate(zip(tokens.turns, tokens.sources, strict=True))

@@ -1,4 +1,4 @@
-"""Which trajectories are exported: conditions such as `reward>=0.5`, all of which must hold."""
+"""Choice of the exported trajectories: conditions such as `reward>=0.5`, all of which must hold."""
 
 import operator
 import re
@@ -47,7 +47,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what `NAME COMPARISON VALUE` says; `ConfigError` for anything else."""
+        """Parse `NAME COMPARISON VALUE`; raise `ConfigError` for anything else."""
         match = _CONDITION.fullmatch(text)
         if match is None:
             raise ConfigError(

@@ -44,11 +44,11 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the agent said, and what it was answered."""
+    """Message of the agent, and the answers to it."""
 
     said: Message
     malformed: tuple[str, ...]
-    """What was wrong with calls that could not be read."""
+    """Errors of calls that could not be read."""
     answers: tuple[Message, ...]
     reward: float
     anew: bool = False
@@ -73,7 +73,7 @@ class Episode:
     outcome: Outcome
     opening: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
-    """What could be called from the beginning."""
+    """Tools that could be called from the beginning."""
     turns: tuple[Turn, ...]
     components: dict[str, float]
     seconds: float
@@ -89,7 +89,7 @@ class Episode:
 
     @property
     def outcome_name(self) -> str:
-        """Return how it ended, in a word."""
+        """Outcome in one word."""
         return outcome_name(self.outcome)
 
 

@@ -25,7 +25,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, and what was not."""
+    """Counts of the trajectories that were written and of those that were not."""
 
     written: int
     left_out: int
@@ -78,7 +78,7 @@ def export(
 def _writer(
     to: Format, folder: Path, stack: ExitStack, *, tokens: bool
 ) -> Callable[[Episode], bool]:
-    """Return what writes an episode, and says whether it did."""
+    """Return a function that writes an episode and returns whether it did."""
     images = ImageFiles(folder)
     match to:
         case "jsonl":

@@ -23,7 +23,7 @@ REFUSED_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtefactLimits:
-    """What is taken at most of one episode."""
+    """Limits of what is taken of one episode."""
 
     files: int = 64
     file_bytes: int = 2**20
@@ -47,7 +47,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefacts:
-    """What an episode left behind, in the order of the paths."""
+    """Files that an episode left behind, in the order of the paths."""
 
     files: tuple[Artefact, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -86,7 +86,7 @@ class Artefacts:
 
     @classmethod
     def load(cls, manifest: Path) -> Self:
-        """Return what `store` kept; `ValueError` when an object is not what its name says."""
+        """Load what `store` kept; raise `ValueError` when an object does not match its name."""
         record = json.loads(manifest.read_text(encoding="utf-8"))
         files = tuple(
             Artefact(entry["path"], (manifest.parent / "objects" / entry["sha256"]).read_bytes())

@@ -115,7 +115,7 @@ async def _grade_one(
 
 
 def _back(value: Any) -> Any:
-    """Return what is wanted as it would cross: tuples are lists."""
+    """Return the expected value after a round trip through JSON: tuples are lists."""
     return json.loads(json.dumps(value))
 
 

@@ -1,4 +1,4 @@
-"""What counts as the same value once it has crossed as JSON."""
+"""Equality of values once they have crossed as JSON."""
 
 import json
 import math

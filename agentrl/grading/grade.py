@@ -15,7 +15,7 @@ ERROR_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestResult:
-    """What one hidden test found. Two results are equal whatever time they took."""
+    """Result of one hidden test. Two results are equal whatever time they took."""
 
     __test__ = False  # for pytest: this is no test of ours
 

@@ -1,4 +1,4 @@
-"""What is run in a grading session: call one function, and leave what it returned as JSON.
+"""Program of a grading session: call one function, and write what it returned as JSON.
 
 This text is sent into the session and runs beside the graded code, which can change all of it.
 Nothing depends on it: it only turns a value into data, and the host judges the data.

@@ -31,7 +31,7 @@ class Checker:
     tests: Sequence[str]
     """The ids the verdict must name, no more and no fewer."""
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """What the episode never saw, by path below `checker/`."""
+    """Files that the episode never saw, by path below `checker/`."""
     timeout_s: float = 30.0
 
 

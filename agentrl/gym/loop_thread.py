@@ -28,7 +28,7 @@ class LoopThread:
         self._loop, self._stop = ready.result(_STOP_S)
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Return what `work` returns; cancel it and raise `TimeoutError` after `timeout_s`.
+        """Run `work` and return its result; cancel it and raise `TimeoutError` after `timeout_s`.
 
         It sees the caller's context variables, except the scope, which belongs to another loop.
         """

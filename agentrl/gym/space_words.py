@@ -33,7 +33,7 @@ def state_words(space: Space[Any], value: Any) -> str:
 
 
 def action_words(space: Space[Any], names: Sequence[str]) -> str:
-    """Return how to act, as an instruction; nothing for actions that are texts."""
+    """Return an instruction for acting in a space; empty for actions that are texts."""
     if isinstance(space, spaces.Discrete):
         if names:
             return f"Answer with one action: {', '.join(names)}."

@@ -207,7 +207,7 @@ class _LiveEnv:
 
 
 def _maker(id: str) -> Callable[..., GymEnv]:
-    """Return what makes the environment that a text names. Raises `ConfigError`."""
+    """Return the factory of the environment that a text names. Raises `ConfigError`."""
     module, colon, name = id.rpartition(":")
     if colon:
         import_named(module, f"gymnasium:{id}")

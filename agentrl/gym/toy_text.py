@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How one environment is told to somebody who reads."""
+    """Texts that describe one environment to a reader."""
 
     rules: str
     actions: tuple[str, ...]

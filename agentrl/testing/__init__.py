@@ -1,4 +1,4 @@
-"""What a contract promises, as code: a check to run on yours, and a simple implementation.
+"""Promises of the contracts, as code: a check to run on yours, and a simple implementation.
 
     contract        check           implementation
     Env             check_env       ScriptedEnv

@@ -1,4 +1,4 @@
-"""What a process holds, before and after."""
+"""Resources that a process holds, before and after."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from agentrl.errors import CheckError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What could leak: tasks of the running loop, threads, child processes, open files."""
+    """Resources that could leak: tasks of the loop, threads, child processes, open files."""
 
     tasks: frozenset["asyncio.Task[object]"]
     threads: frozenset[threading.Thread]
@@ -23,7 +23,7 @@ class Holdings:
 
     @classmethod
     def now(cls) -> "Holdings":
-        """Return what is held now. Children and files are known on Linux only."""
+        """Return the resources held now. Children and files are known on Linux only."""
         return cls(
             tasks=frozenset(asyncio.all_tasks()),
             threads=frozenset(t for t in threading.enumerate() if t.is_alive()),

@@ -211,7 +211,7 @@ class ScriptedSandbox:
         return self._commands.get(line, RunResult(status="error", error=f"no answer for {line!r}"))
 
     async def entries(self, path: str = ".") -> tuple[FileEntry, ...]:
-        """Return what the kept files make of a directory."""
+        """Return the entries of a directory, derived from the kept files."""
         self._check_open()
         above = "" if path in ("", ".") else f"{_inside(path).rstrip('/')}/"
         found: dict[str, FileEntry] = {}

@@ -14,7 +14,7 @@ from agentrl.task_choice import choose_task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedTurn:
-    """What the environment does about one action."""
+    """Reaction of the environment to one action."""
 
     reply: str = "Go on."
     reward: float = 0.0
@@ -24,7 +24,7 @@ class ScriptedTurn:
     raises: Exception | None = None
     """Raised instead of answering."""
     seconds: float = 0.0
-    """How long answering takes."""
+    """Duration of the answer."""
 
 
 class ScriptedEnv:

@@ -1,4 +1,4 @@
-"""Which groups a page holds: all, or evenly chosen ones, and what is said of the others."""
+"""Choice of the groups on a page: all or evenly chosen ones, and a note on the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Steps:
 
     @classmethod
     def parse(cls, text: str | None) -> "Steps":
-        """Return what `A:B`, `A:`, `:B` or `A` says; all for None. Raises `ConfigError`."""
+        """Parse `A:B`, `A:`, `:B` or `A`; return all steps for None. Raises `ConfigError`."""
         if text is None:
             return cls()
         first, colon, last = text.partition(":")

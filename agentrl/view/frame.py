@@ -20,7 +20,7 @@ CURVE_COLUMNS = 48
 
 
 def frame(standing: Standing) -> RenderableType:
-    """Return what is shown."""
+    """Return the frame of a run's state."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()

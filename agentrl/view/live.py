@@ -1,4 +1,4 @@
-"""How a run stands, as JSON for the served page. A pure function of `Standing`."""
+"""State of a run as JSON, for the served page. A pure function of `Standing`."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ STUCK_S = 60.0
 
 
 def live_of(standing: Standing) -> dict[str, Any]:
-    """Return what the page shows of a run that may go on; times are seconds, shares of 1."""
+    """Return the page's values for a run that may go on; times are seconds, shares of 1."""
     figures, shares = standing.figures, standing.shares
     return {
         "phase": standing.phase,

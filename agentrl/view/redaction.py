@@ -1,4 +1,4 @@
-"""What must not be seen: values of environment variables that look like keys, and patterns."""
+"""Texts to hide: values of environment variables that look like keys, and patterns."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -60,7 +60,7 @@ class LiveRun:
             return self._index
 
     def live(self) -> str:
-        """Return how the run stands as JSON; many readers share one look."""
+        """Return the state of the run as JSON; many readers share one look."""
         with self._lock:
             now_s = time.monotonic()
             if self._looked is None or now_s - self._looked[0] >= LOOK_S:

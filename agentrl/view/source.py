@@ -1,4 +1,4 @@
-"""What there is to show of a run folder, whether the run has ended or goes on."""
+"""Content of a run folder for display, of a run that has ended or goes on."""
 
 import json
 import os
@@ -68,7 +68,7 @@ class RunSource:
 
     @cached_property
     def teller(self) -> Teller:
-        """Return what tells stories of this run."""
+        """Converter of this run's groups to JSON."""
         policy: Any = (self.config.get("policy") or {}).get("path")
         vocabulary = find_vocabulary(self.folder, policy)
         return Teller(vocabulary=vocabulary, redaction=self.redaction)

@@ -1,4 +1,4 @@
-"""How a run stands right now, read from its folder."""
+"""Current state of a run, read from its folder."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Flying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Where the time of trajectories went, as shares of it."""
+    """Shares of the trajectories' time, by where it was spent."""
 
     policy: float
     world: float
@@ -48,7 +48,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a frame shows."""
+    """State of a run, as one frame shows it."""
 
     name: str
     phase: Phase
@@ -92,7 +92,7 @@ class Watch:
     _looks: int = 0
 
     def look(self, *, now_s: float) -> Standing:
-        """Return how the run stands; `now_s` is any clock that only goes forward."""
+        """Return the state of the run; `now_s` is any clock that only goes forward."""
         source, store = self.source, self.source.store
         lines = source.metrics()
         newest: dict[str, Any] = lines[-1] if lines else {}
@@ -192,7 +192,7 @@ def _within(estimate: Estimate, least: float, largest: float) -> Estimate:
 
 
 def step_seconds(times: Sequence[float]) -> float | None:
-    """Return how long a step takes, from the moments at which steps ended; None for no two.
+    """Return the seconds of a step, from the moments at which steps ended; None for fewer than two.
 
     The median: a run may have stopped for a night between two of them.
     """

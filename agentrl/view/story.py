@@ -1,4 +1,4 @@
-"""What happened in one group, as the page takes it: its tree, and what was said on every path."""
+"""JSON of one group for the page: its tree, and the messages on every path."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _ALL_SHOWN = Redaction({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teller:
-    """What it takes to tell a story."""
+    """Vocabulary and redaction with which groups become JSON."""
 
     vocabulary: Vocabulary
     redaction: Redaction = _ALL_SHOWN
@@ -141,7 +141,7 @@ class Teller:
 
 
 def outcome_of(one: RestoredTrajectory) -> str:
-    """Return how a trajectory ended, or that it has not, in one word."""
+    """Return the outcome of a trajectory, or its state where it has not ended, in one word."""
     return outcome_name(one.leaf.outcome) if one.leaf is not None else one.state
 
 

@@ -19,7 +19,7 @@ _SHORT = "%.5g"
 def hidden_tokens(
     tree: Tree, ends: Iterable[int], *, redaction: Redaction, vocabulary: Vocabulary
 ) -> dict[int, set[int]]:
-    """Return which tokens of which nodes are part of a secret, on the paths to `ends`.
+    """Return the tokens of each node that are part of a secret, on the paths to `ends`.
 
     A secret may begin in one node and end in the next, so whole paths are searched.
     """

@@ -26,7 +26,7 @@ class Vocabulary:
         return self._tokenizer is not None
 
     def text(self, id: int) -> str:
-        """Return what a token stands for; bytes that are no whole letter as `<e2 82>`."""
+        """Return the text of a token; bytes that are no whole letter as `<e2 82>`."""
         if id not in self._texts:
             self._texts[id] = self._text(id)
         return self._texts[id]

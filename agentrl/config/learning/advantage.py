@@ -9,7 +9,7 @@ from agentrl.config.section import Section
 
 
 class GroupScore(Section):
-    """How the rewards of a group are compared, for every method that begins with it."""
+    """Comparison of the rewards of a group, for every method that begins with it."""
 
     normalise_std: bool = True
     """Off gives Dr.GRPO's centred reward."""
@@ -30,8 +30,7 @@ class ArpoAdvantage(GroupScore):
 
     name: Literal["arpo"] = "arpo"
     shared: Literal["soft", "hard"] = "soft"
-    """What a shared token gets in each trajectory that holds it: that one's own credit, or the
-    mean of all of theirs."""
+    """Credit of a shared token in a trajectory: its own (`soft`) or the mean of all (`hard`)."""
 
 
 class AepoAdvantage(GroupScore):
@@ -41,7 +40,7 @@ class AepoAdvantage(GroupScore):
     shared: Literal["soft", "hard"] = "soft"
     """As in `arpo`."""
     weight: float = Field(default=0.2, ge=0)
-    """How much one standard deviation of the batch's entropies adds to the factor, which is never
+    """Increase of the factor per standard deviation of the batch's entropies. The factor is never
     below 0."""
 
 
@@ -60,9 +59,9 @@ class TreeRlAdvantage(Section):
     global_term: bool = True
     """Off leaves only the difference to the segment before."""
     weighting: Literal["none", "sqrt", "uniform"] = "sqrt"
-    """What a segment weighs in each of the n trajectories that share it: 1, 1 / sqrt(n), 1 / n."""
+    """Weight of a segment in each of the n trajectories that share it: 1, 1 / sqrt(n), 1 / n."""
     weighted: Literal["reward", "value"] = "reward"
-    """Whether that weighs a segment's reward (paper) or each value in it by its own n (code)."""
+    """Weighted value: a segment's reward (paper), or each value in it by its own n (code)."""
     centre: Literal["token", "none"] = "token"
     """Take the mean over the tokens of all trajectories of the task from every value, or not."""
     truncated: float | None = None
@@ -79,7 +78,7 @@ class BranchGrpoAdvantage(Section):
     """Of a segment: the mean reward of the trajectories that hold it, or recursively that of the
     segments after it, weighed by the softmax of their log-probs."""
     temperature: PositiveFloat = 1.0
-    """Of that softmax."""
+    """Temperature of that softmax."""
     epsilon: PositiveFloat = 1e-8
     """Added to the standard deviation."""
     weighting: Literal["none", "sqrt", "uniform"] = "uniform"
@@ -103,7 +102,7 @@ class ReinforcePpAdvantage(Section):
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per trained token; what the environment says costs nothing."""
     paid: Literal["turns", "end"] = "end"
-    """When a reward counts as earned: as the environment paid it, or all at the end."""
+    """Moment at which a reward is earned: as the environment paid it, or at the end."""
 
 
 class ReinforcePpBaselineAdvantage(Section):
@@ -111,7 +110,7 @@ class ReinforcePpBaselineAdvantage(Section):
 
     name: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
     singleton: Literal["zero", "raw"] = "zero"
-    """What is whitened of a group of one trajectory."""
+    """Value of a group of one trajectory before whitening."""
 
 
 class GaeAdvantage(Section):
@@ -125,7 +124,7 @@ class GaeAdvantage(Section):
     lam: float = Field(default=1.0, ge=0, le=1)
     """Lambda: 1 takes whole returns, 0 trusts the critic after one step."""
     paid: Literal["turns", "end"] = "turns"
-    """When a reward counts as earned: as the environment paid it, or all at the end."""
+    """Moment at which a reward is earned: as the environment paid it, or at the end."""
     whiten: bool = True
     """To mean 0 and variance 1 over all tokens of the batch."""
 
@@ -153,9 +152,9 @@ class GigpoAdvantage(Section):
     epsilon: PositiveFloat = 1e-6
     """Added to the standard deviation."""
     similarity: float | None = Field(default=None, gt=0, le=1)
-    """How alike what precedes two turns must be, 0.95 for example; null asks for the same."""
+    """Least similarity of what precedes two turns, such as 0.95; null requires equality."""
     count: Literal["trajectory", "turn"] = "trajectory"
-    """How often a trajectory counts among its group: once, or once per turn."""
+    """Count of a trajectory in its group's statistics: once, or once per turn."""
     singleton: Literal["zero", "raw"] = "zero"
     """The trajectory's part in a group of one."""
 
@@ -204,7 +203,7 @@ class GapoAdvantage(Section):
     share: float = Field(default=0.5, gt=0, le=1)
     """Share of the group that the interval holds."""
     centre: Literal["median", "mean"] = "median"
-    """Of the interval."""
+    """Centre of the interval."""
     normalise_std: bool = True
     """Divide by the deviation around that centre."""
     epsilon: PositiveFloat = 1e-6

@@ -1,4 +1,4 @@
-"""How the losses of tokens become one number."""
+"""Aggregations of token losses into one number."""
 
 from typing import Literal
 

@@ -11,7 +11,7 @@ class CriticSection(Section):
     hidden_size: NonNegativeInt = 0
     """Width of a layer between hidden states and value; 0 makes the head linear."""
     learning_rate: PositiveFloat = 1e-3
-    """Of the head."""
+    """Learning rate of the head."""
     max_grad_norm: PositiveFloat = 1.0
     """A longer gradient of the head is shortened to this."""
     clip: PositiveFloat | None = 0.5
@@ -19,4 +19,4 @@ class CriticSection(Section):
     shared: bool = False
     """Let the head's loss move the policy too; off, the head only reads its hidden states."""
     coefficient: float = Field(default=0.1, gt=0)
-    """Where it is shared: what its loss is multiplied by before it is added to the policy's."""
+    """With `shared`: weight of the critic's loss, which is added to the policy's."""

@@ -12,7 +12,7 @@ class CustomMethod(Section):
 
     name: Literal["custom"] = "custom"
     function: str
-    """Where it is: `package.module:name`."""
+    """Import path of the function: `package.module:name`."""
     arguments: dict[str, bool | int | float | str] = Field(
         default_factory=dict[str, bool | int | float | str]
     )

@@ -8,15 +8,15 @@ from agentrl.config.section import Section
 
 
 class DevicesSection(Section):
-    """How many devices train one model together, each in a process of its own that keeps a part of
-    the weights (FSDP2). Under `torchrun` its processes are taken, else the run starts them: on this
-    machine, or with `cluster.kind: ray` as actors where Ray has room."""
+    """Devices that train one model together, each in a process with a part of the weights (FSDP2).
+    Under `torchrun` its processes are taken, else the run starts them: on this machine, or with
+    `cluster.kind: ray` as actors where Ray has room."""
 
     count: PositiveInt = 1
     """One trains in the run's own process."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """What carries weights and gradients: `auto` is nccl between GPUs and gloo between CPUs."""
+    """Backend for weights and gradients: `auto` is nccl between GPUs and gloo between CPUs."""
     start_s: PositiveFloat = 600.0
-    """How long the other processes have to load the model and find each other."""
+    """Deadline for the other processes to load the model and find each other."""
     step_s: PositiveFloat = 1800.0
-    """How long one may wait for the others in a training step, before the run fails."""
+    """Longest wait of a process for the others in a training step, before the run fails."""

@@ -10,4 +10,4 @@ class EmaSection(Section):
     checkpoint's `ema/` holds. Trajectories that train are sampled by the weights as they are."""
 
     decay: float = Field(default=0.99, ge=0, lt=1)
-    """What is left of the average at each update; 0 is the weights themselves."""
+    """Share of the average that is kept at each update; 0 is the weights themselves."""

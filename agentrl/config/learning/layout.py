@@ -1,4 +1,4 @@
-"""How the sequences of a micro-batch are laid out for a forward pass."""
+"""Layouts of the sequences of a micro-batch for a forward pass."""
 
 from typing import Literal
 

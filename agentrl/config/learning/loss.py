@@ -48,7 +48,7 @@ class GspoLoss(LossSection):
 
     name: Literal["gspo"] = "gspo"
     level: Literal["sequence", "turn"] = "sequence"
-    """What shares a ratio; `turn` is for credit per turn."""
+    """Unit that shares a ratio; `turn` is for credit per turn."""
     clip_low: float = Field(default=3e-4, ge=0, le=1)
     """A ratio below 1 - this earns nothing more; means of many tokens stay close to 1."""
     clip_high: float = Field(default=4e-4, ge=0)
@@ -74,7 +74,7 @@ class SapoLoss(LossSection):
 
     name: Literal["sapo"] = "sapo"
     temperature_positive: PositiveFloat = 1.0
-    """How sharp the gate is for positive advantages."""
+    """Sharpness of the gate for positive advantages."""
     temperature_negative: PositiveFloat = 1.05
     """The same for negative ones."""
 
@@ -90,8 +90,8 @@ class M2poLoss(LossSection):
     budget: PositiveFloat = 0.04
     """The largest mean of the squared log-ratio."""
     cut: Literal["exact", "token"] = "exact"
-    """Where `clip` bounds: at the log-ratio that spends the whole budget, or, as the authors' code
-    does, at the largest one of a token that does not overspend it."""
+    """Bound of `clip`. `exact`: the log-ratio that spends the whole budget; `token`, as in the
+    authors' code: the largest one of a token that does not overspend it."""
     least_low: float = Field(default=0.0, ge=0, lt=1)
     """`clip` never bounds ratios above 1 - this."""
     least_high: float = Field(default=0.0, ge=0)
@@ -108,14 +108,14 @@ class BapoLoss(LossSection):
     high: tuple[float, float] = (1.2, 3.0)
     """The upper bound of the ratio: where it begins, and its most."""
     step_low: PositiveFloat = 0.05
-    """What the lower bound is raised by at a time."""
+    """Step by which the lower bound is raised."""
     step_high: PositiveFloat = 0.05
-    """What the upper bound is raised by at a time."""
+    """Step by which the upper bound is raised."""
     target: PositiveFloat = 1.0
     """Contribution of positive tokens over that of negative ones; 1 is an equal share."""
     counting: Literal["gradient", "value"] = "gradient"
-    """Which tokens contribute: those that a bound leaves a gradient; or all of them, at their
-    bounded ratio, as the authors' code counts."""
+    """Tokens that contribute. `gradient`: those that a bound leaves a gradient; `value`: all of
+    them, at their bounded ratio, as the authors' code counts."""
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bound of the ratio for negative advantages; null turns it off."""
 

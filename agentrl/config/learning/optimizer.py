@@ -21,9 +21,9 @@ class AdamWSection(Section):
     warmup_steps: int = Field(default=0, ge=0)
     """Updates until the full rate; the first one already moves."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate goes from the full one, at the first step, to the final one, where the step
-    after the last of `run.steps` would be. Multiplied with the warm-up."""
+    """Decay of the rate, multiplied with the warm-up. It goes from the full rate, at the first
+    step, to the final one, at the step after the last of `run.steps`."""
     final_learning_rate_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Where it ends, as a share of `learning_rate`."""
+    """Final rate, as a share of `learning_rate`."""
     max_grad_norm: PositiveFloat = 1.0
     """A longer gradient is shortened to this."""

@@ -34,7 +34,7 @@ class LogLinearProximal(Section):
 
     name: Literal["log_linear"] = "log_linear"
     lag: PositiveInt = 1
-    """How many versions before the trainer's the anchor lies."""
+    """Versions by which the anchor lies behind the trainer."""
 
 
 class LinearProximal(Section):
@@ -42,7 +42,7 @@ class LinearProximal(Section):
 
     name: Literal["linear"] = "linear"
     lag: PositiveInt = 1
-    """How many versions before the trainer's the anchor lies."""
+    """Versions by which the anchor lies behind the trainer."""
 
 
 class EwmaProximal(Section):
@@ -51,7 +51,7 @@ class EwmaProximal(Section):
 
     name: Literal["ewma"] = "ewma"
     beta: float = Field(default=0.889, ge=0, lt=1)
-    """What an optimiser step later is left of a share in the average."""
+    """Decay of the average per optimiser step; a higher one keeps older weights longer."""
     on_cpu: bool = False
     """Keep the average, a copy of the weights in float32, in the host's memory."""
 

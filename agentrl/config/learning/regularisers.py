@@ -1,4 +1,4 @@
-"""What is added to the policy loss whatever the method: a pull towards a reference policy."""
+"""Terms added to the policy loss whatever the method: a pull towards a reference policy."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ class KlSection(Section):
     costs a frozen copy of the weights and a forward pass of it."""
 
     coefficient: PositiveFloat = 1e-3
-    """What the estimate is multiplied by."""
+    """Weight of the estimate in the loss."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """Of log(policy / reference) = d: d itself, d^2 / 2, or exp(-d) - 1 + d."""
     straight_through: bool = True

@@ -27,9 +27,9 @@ class DivergenceRejection(Section):
 
     name: Literal["divergence"] = "divergence"
     statistic: Statistic = "token_k1"
-    """What is bounded: of a token, or the sum, mean or largest of a trajectory. For k1 it is the
-    ratio itself (its product, its geometric mean); k2 and k3 are divergences, 0 where nothing
-    differs."""
+    """Statistic that is bounded: of a token, or the sum, mean or largest of a trajectory. For k1 it
+    is the ratio itself (its product, its geometric mean); k2 and k3 are divergences, 0 where
+    nothing differs."""
     lower: PositiveFloat | None = None
     """Least ratio that is kept, for k1 alone; null is 1 / upper."""
     upper: PositiveFloat | None = None
@@ -53,8 +53,8 @@ class OpsmRejection(Section):
     delta: NonNegativeFloat = 1e-4
     """Greatest mean of log(anchor / current) over a trajectory, in nats per token."""
     anchor: Literal["proximal", "behaviour"] = "proximal"
-    """What the current policy is compared with. In a single optimiser step the recomputed proximal
-    policy is the current one, and nothing is dropped."""
+    """Policy that the current one is compared with. In a single optimiser step the recomputed
+    proximal policy is the current one, and nothing is dropped."""
 
 
 AnyRejection = Annotated[

@@ -18,9 +18,9 @@ class OverlongShaping(Section):
     buffer_tokens: PositiveInt = 4096
     """So many tokens before it the penalty begins."""
     penalty: PositiveFloat = 1.0
-    """What is taken off at the limit and beyond."""
+    """Deduction at the limit and beyond."""
     counts: Literal["sampled", "context"] = "sampled"
-    """What is long: the tokens that the policy sampled, or the whole context."""
+    """Tokens that count as length: those that the policy sampled, or the whole context."""
 
 
 class FapoShaping(Section):
@@ -33,11 +33,11 @@ class FapoShaping(Section):
     right_above: float = 0.0
     """A reward above this is right."""
     right: float = 1.0
-    """What right gets."""
+    """Reward of a right answer."""
     wrong: float = -1.0
-    """What wrong gets."""
+    """Reward of a wrong answer."""
     flaw: PositiveFloat = 1.0
-    """What is taken off a right one that is flawed."""
+    """Deduction for a right answer that came of a wrong step."""
 
 
 AnyShaping = Annotated[OverlongShaping | FapoShaping | CustomMethod, Field(discriminator="name")]

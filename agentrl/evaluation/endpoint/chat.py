@@ -28,7 +28,7 @@ class Lines:
 
 
 class EndpointChat:
-    """How an episode's messages become bytes; stands where a policy's `ChatFormat` does."""
+    """Conversion of an episode's messages to bytes, in place of a policy's `ChatFormat`."""
 
     stop_token_ids = frozenset({END})
 
@@ -46,7 +46,7 @@ class EndpointChat:
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
     ) -> tuple[Lines, ...]:
-        """Return what follows a turn; `tools` where they changed."""
+        """Return the messages that follow a turn; `tools` where they changed."""
         told = [] if tools is None else [_Line({"tools": list(tools)})]
         said = _bytes([*told, *map(_message, messages)])
         closing = () if ended else (Lines("template", (END,)),)
@@ -80,7 +80,7 @@ class EndpointChat:
 
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return what an endpoint said as the line that `EndpointChat.parse` reads.
+    """Return an endpoint's message as the line that `EndpointChat.parse` reads.
 
     Raises `KeyError`, `TypeError` or `AttributeError` for what is no message of the protocol.
     """
@@ -127,7 +127,7 @@ def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[T
 
 
 def read_arguments(arguments: Any) -> Any:
-    """Return what a model wrote as the arguments of a call; `JsonLimitError` for what is no JSON.
+    """Return the arguments of a model's call; raise `JsonLimitError` for invalid JSON.
 
     They are JSON as a text, and from some servers a value.
     """

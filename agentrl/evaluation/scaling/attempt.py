@@ -1,4 +1,4 @@
-"""What a scaling method may use: attempts at a task in fresh worlds, and questions to a model."""
+"""Interface of scaling methods: attempts in fresh environments, questions to a model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Attempt:
 
     @property
     def answer(self) -> str:
-        """Return what the agent said last, outside of tool calls; empty for one that broke."""
+        """Last text of the agent; empty where it broke or ended with a tool call."""
         said = [message for message in self.messages if message.role == "assistant"]
         return "" if self.broke or not said or said[-1].tool_calls else said[-1].text
 
@@ -45,19 +45,19 @@ class Agent(Protocol):
         ...
 
     async def ask(self, question: str, *, max_tokens: int, seed: int) -> str:
-        """Return what a model answers to a question of its own context."""
+        """Return a model's answer to a question, asked in a context of its own."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """What a method made of a task."""
+    """Result of a method on a task."""
 
     chosen: Attempt
     attempts: tuple[Attempt, ...]
     """All of them, in the order they were begun."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What led to the choice, as JSON: votes, notes, plans."""
+    """Basis of the choice, as JSON: votes, notes, plans."""
 
 
 class Method(Protocol):

@@ -1,4 +1,4 @@
-"""What scaling cost and gained, against one attempt at the same tasks."""
+"""Cost and gain of scaling, against one attempt at the same tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Solution:
 
     solved: Solved
     plain: int
-    """How many of the attempts, the first ones, knew nothing of others."""
+    """Number of attempts, the first ones, that knew nothing of others."""
     attempt_tokens: int
     """Sampled in all attempts."""
     asked_tokens: int

@@ -77,7 +77,7 @@ class BestOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tournaments:
-    """How notes are written, and how they are voted on."""
+    """Writing of notes, and votes on them."""
 
     group: int = 2
     votes: int = 8
@@ -171,7 +171,7 @@ class Sage:
     note_tokens: int = 1024
     transcript_chars: int = 12_000
     check: Check | None = None
-    """Where it says yes to the first attempt, that one is submitted and there is no second."""
+    """Check of the first attempt: where it holds, that one is submitted and there is no second."""
 
     async def solve(self, agent: Agent, *, seed: int) -> Solved:
         """Explore, plan, play again; the second attempt is submitted."""
@@ -194,7 +194,7 @@ class Sage:
 
 
 def _some(attempts: Sequence[Attempt]) -> Attempt:
-    """Return what is submitted where nothing can be told: the first that did not break."""
+    """Return the attempt to submit where nothing can be told: the first that did not break."""
     return next((one for one in attempts if not one.broke), attempts[0])
 
 

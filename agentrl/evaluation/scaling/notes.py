@@ -1,4 +1,4 @@
-"""What a model is asked to write or to judge between attempts, in words.
+"""Prompts in which a model writes or judges notes between attempts.
 
 The notes are what other attempts and judges see; the trace of an attempt is never shown to them.
 """
@@ -81,12 +81,12 @@ def plan_question(messages: Sequence[Message], *, limit_chars: int) -> str:
 
 
 def notes_hint(notes: Sequence[str]) -> str:
-    """Return what a refined attempt is told of those before it."""
+    """Return the hint for a refined attempt: the notes on those before it."""
     return _NOTES_HINT.lstrip().format(reports=reports(notes))
 
 
 def plan_hint(plan: str) -> str:
-    """Return what a second attempt is told."""
+    """Return the hint for a second attempt: its plan."""
     return _PLAN_HINT.lstrip().format(plan=plan)
 
 

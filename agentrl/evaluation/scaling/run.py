@@ -99,7 +99,7 @@ class PolicyAgent:
 
     @property
     def prices(self) -> Prices:
-        """What tokens cost."""
+        """Prices of tokens."""
         return self.evaluation.prices
 
     async def attempts(self, count: int, *, hint: str = "") -> list[Attempt]:
@@ -126,7 +126,7 @@ class PolicyAgent:
         return found
 
     async def ask(self, question: str, *, max_tokens: int, seed: int) -> str:
-        """Return what the policy answers; tried again as often as a trajectory is.
+        """Return the policy's answer to a question; tried again as often as a trajectory is.
 
         Raises `ConfigError` for a question that leaves no room in the context, `EngineError` when
         the engine breaks every time.

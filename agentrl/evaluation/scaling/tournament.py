@@ -36,7 +36,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tournament:
-    """What a tournament came to."""
+    """Result of a tournament."""
 
     survivors: tuple[int, ...]
     comparisons: tuple[Comparison, ...]
@@ -68,12 +68,15 @@ def shown_order(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
 
 
 def won(votes: Sequence[int], group: Sequence[int]) -> int:
-    """Return who has most votes; of equals the one voted for first, of none the first of all."""
+    """Return the contender with most votes.
+
+    Of equals it is the one voted for first, without votes the first of all.
+    """
     return Counter(votes).most_common(1)[0][0] if votes else group[0]
 
 
 def comparisons_of(contenders: int, *, size: int, keep: int) -> list[int]:
-    """Return how many comparisons each round has."""
+    """Return the number of comparisons in each round."""
     rounds: list[int] = []
     while contenders > keep:
         groups, byes = groups_of(range(contenders), size=size, keep=keep)
