@@ -27,7 +27,7 @@ NAME_BYTES = 255
 
 
 class RunSection(Section):
-    """Where the run lives and how long it is."""
+    """Folder and length of the run."""
 
     name: str = Field(default="run", pattern=r"^[\w.-]*[\w-][\w.-]*$")
     """Name of the run; its folder is `run.folder`/`run.name`."""
@@ -55,7 +55,7 @@ class RunSection(Section):
 
 
 class EnvSection(Section):
-    """Which environment the policy acts in."""
+    """Environment the policy acts in."""
 
     id: str
     """A registered id such as `code/ChainSum-v0`, or `module:Class`."""

@@ -52,7 +52,7 @@ class Comparison:
     reward: Estimate
     """Difference of the mean rewards, paired by task."""
     p: float
-    """How often chance alone makes so large a difference, if the policies are equally good."""
+    """The p-value: chance of so large a difference if the policies are equally good."""
     test: Test
     pairs: int
     """Trajectories of each that are compared."""

@@ -239,7 +239,7 @@ class _Check:
         )
 
     async def check_scores(self) -> None:
-        """What was sampled is scored as it was sampled; only of an engine that scores."""
+        """Check that tokens are scored as they were sampled; only of an engine that scores."""
         engine = self.engine
         if not isinstance(engine, ScoringEngine):
             return

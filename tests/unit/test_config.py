@@ -114,7 +114,7 @@ LONG = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 600)}]"
         ("seed: 3", "x.yaml:2: seed is not a key; did you mean run.seed? Keys of a config: "),
         ("lern: {}", "lern is not a key; did you mean learn?"),
         ("run: {zzz: 1}", "x.yaml:2: run.zzz is not a key; Keys of run: checkpoint_every"),
-        ("run: 3", "run is 3, wanted a section (run: Where the run lives and how long it is.)"),
+        ("run: 3", "run is 3, wanted a section (run: Folder and length of the run.)"),
         ("run: {name: 5}", 'run.name is 5, wanted text, that matches ^[\\w.-]*[\\w-]'),
         ("run: {name: ..}", "x.yaml:2: run.name is .., wanted text, that matches"),
         (f"run: {{name: {'ä' * 128}}}", "x.yaml:2: run.name: 256 bytes, and a folder's name has"),
@@ -156,7 +156,7 @@ def test_a_wrong_line_names_place_value_and_rule(tmp_path: Path, line: str, says
 def test_a_missing_key_says_what_it_is_for(tmp_path: Path) -> None:
     said = refusal(tmp_path, "run: {steps: 1}\n")
     assert said == (
-        "x.yaml: env is missing: Which environment the policy acts in. Set it, such as "
+        "x.yaml: env is missing: Environment the policy acts in. Set it, such as "
         "`env.id: ...` or env.id=..."
     )
     assert "env.id is missing: A registered id" in refusal(tmp_path, "env: {}\n")
