@@ -4,6 +4,7 @@ What stays light and what gets installed is in tests/system/test_package.py.
 """
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -157,6 +158,23 @@ def test_everything_that_is_imported_is_declared(root: Path) -> None:
         if not declared & {*map(distribution, owners.get(module, [module]))}
     }
     assert undeclared == set()
+
+
+CLAUSE = re.compile(r"(What|How|Who|Where)\b|[Rr]eturns? (what|how|where)\b")
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_docstrings_are_sentences_or_noun_phrases(package: str, root: Path) -> None:
+    """Functions say what to expect in the imperative, all else is named; nothing is a riddle."""
+    clauses = [
+        f"{file.relative_to(root)}: {text.splitlines()[0]}"
+        for file in files(root, package)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node))
+        if CLAUSE.match(text)
+    ]
+    assert clauses == []
 
 
 def distribution(requirement: str) -> str:
