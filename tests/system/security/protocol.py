@@ -497,6 +497,8 @@ Twice()
         title="recurse until the C stack is gone",
         held_by="the interpreter is a process of its own",
         ends=("crash", "oom", "error"),
+        # A busy machine takes long to build a million lists and to end the interpreter.
+        timeout_s=16.0,
         play=_any_value,
         code="""
 import sys
