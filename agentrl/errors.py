@@ -147,8 +147,10 @@ def blame(
     except (RolloutError, ConfigError, ForkUnsupported):
         raise
     except TimeoutError as error:
-        # That of a timeout comes from the cancellation with which it ended its block.
-        of_timeout = isinstance(error.__cause__, asyncio.CancelledError)
+        # That of a timeout comes from the cancellation with which it ended its block; Python's
+        # before 3.11.4 does not say so by the cause.
+        origin = error.__cause__ or error.__context__
+        of_timeout = isinstance(origin, asyncio.CancelledError)
         if not (of_timeout if limit is None else limit.expired()):
             raise kind(f"{what}: {_described(error)}") from error
         named = f" ({deadline}); raise it, or find out what hangs" if deadline else ""
