@@ -24,8 +24,11 @@ class Chores:
 
     async def rest(self) -> None:
         """Wait until everything that was begun is done."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        # From Python 3.12 on, `gather` on tasks that are all done does not yield, and `discard` would
+        # never run.
+        while tasks := [*self._tasks]:
+            await asyncio.wait(tasks)
+            self._tasks.difference_update(tasks)
 
     async def cancel(self) -> None:
         """Leave off what is not done."""
