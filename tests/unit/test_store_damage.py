@@ -4,6 +4,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_pages_that_sqlite_drops_from_a_damaged_log_are_missed(
             shutil.copytree(
                 tmp_path / "live", tmp_path / killed, ignore=shutil.ignore_patterns("*-shm")
             )
-    assert Ledger(tmp_path / "killed" / "ledger.sqlite").groups() == [0, 1]
+    with closing(Ledger(tmp_path / "killed" / "ledger.sqlite")) as killed_ledger:
+        assert killed_ledger.groups() == [0, 1]
     log = tmp_path / "damaged" / "ledger.sqlite-wal"
     data = bytearray(log.read_bytes())
     data[100] ^= 1
