@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 DOCS_STAMP := $(VENV)/.installed-docs
-# pip compiles what it installs in one process; COMPILE does so in one per core, but for files that
-# are written for a newer Python.
+# pip compiles what it installs in one process, a minute of it. IMPORT compiles what training imports,
+# and COMPILE all, in a process per core, but for files that are written for a newer Python.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+IMPORT := $(BIN)/python -W ignore -c
 COMPILE := @$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib agentrl envs sandbox tools || true
 # Set in some images: each process would compile every module that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,9 +59,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) pip
 	$(INSTALL) torch hatchling editables
-	$(INSTALL) --no-build-isolation --editable . --group reasoning
+	@$(IMPORT) 'import torch' & $(INSTALL) --no-build-isolation --editable . --group reasoning && wait
 	$(INSTALL) --no-deps reasoning-gym
-	$(COMPILE)
+	@$(IMPORT) 'import agentrl.training, agentrl.engine.local, agentrl.learn.trainer, agentrl_envs.code'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
