@@ -24,8 +24,8 @@ class Chores:
 
     async def rest(self) -> None:
         """Wait until everything that was begun is done."""
-        # From Python 3.12 on, `gather` on tasks that are all done does not yield, and `discard` would
-        # never run.
+        # From Python 3.12 on, `gather` on tasks that are all done does not yield, so that `discard`
+        # would never run.
         while tasks := [*self._tasks]:
             await asyncio.wait(tasks)
             self._tasks.difference_update(tasks)
