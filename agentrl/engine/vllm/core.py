@@ -10,8 +10,8 @@ from torch import Tensor
 
 from agentrl.distribution import install_command
 from agentrl.engine.vllm import adapters
-from agentrl.engine.vllm.outputs import AnyFlight, Drawn, Scored, VllmSampler
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, Drawn, Scored, VllmSampler
 from agentrl.engine.vllm_release import check_release
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError
@@ -20,7 +20,7 @@ from agentrl.sync.adapters import Adapter, adapted_in
 from agentrl.vision.processor import ImageProcessor, load_processor
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm.draws import LogitsSampler
+    from agentrl.engine.vllm.logits_sampler import LogitsSampler
 
 # Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
 # between two steps is ours to decide.
@@ -195,7 +195,7 @@ def _sampler_of(settings: VllmSettings) -> "LogitsSampler | VllmSampler":
     """Return the sampler that draws and scores tokens of the requests."""
     if settings.sampler == "vllm":
         return VllmSampler()
-    from agentrl.engine.vllm.draws import LogitsSampler
+    from agentrl.engine.vllm.logits_sampler import LogitsSampler
 
     return LogitsSampler()
 

@@ -16,8 +16,8 @@ from agentrl.engine.flight import Flight
 from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.stopping import Decode
 from agentrl.engine.vllm.core import Core
-from agentrl.engine.vllm.outputs import AnyFlight, Drawn, Scored
 from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, Drawn, Scored
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores

@@ -20,8 +20,8 @@ from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import Pick, sample
 from agentrl.engine.scoring import ScoreFlight
 from agentrl.engine.vllm import scores
-from agentrl.engine.vllm.outputs import AnyFlight, Drawn, Scored
 from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, Drawn, Scored
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import GenerateRequest, ScoreRequest
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from agentrl.engine.vllm.outputs import read_picks, read_scores
+from agentrl.engine.vllm.vllm_sampler import read_picks, read_scores
 from agentrl.errors import EngineError
 from agentrl.policy import GenerateRequest, Sampling, ScoreRequest
 
