@@ -201,7 +201,11 @@ class Session:
         number, line = reply.frame.body["session"], self._family.line(reply)
         copy = type(self)(self._family, number, line, place, on_close=self._on_close)
         if line is not None:
-            await copy.greeted()
+            try:
+                await copy.greeted()
+            except SandboxError as error:
+                # Its original decides what a copy does first, as where the keeper waits for it.
+                raise ForkUnsupported(f"this session cannot be forked now: {error}") from error
         return copy
 
     async def greeted(self) -> None:

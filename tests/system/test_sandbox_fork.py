@@ -271,3 +271,33 @@ async def test_what_is_planted_in_a_session_does_not_end_its_relatives(
         with suppress(ForkUnsupported):
             await session.fork()
         assert [(await one.exec("kept")).value for one in relatives] == ["'kept'"] * len(relatives)
+
+
+GREET_TWICE = """
+import os, socket, time
+from agentrl_sandbox.inside import interpreter
+from agentrl_sandbox.inside.frames import encode
+def fork(self, request):
+    ends, self._fds = interpreter.Endpoints(*self._fds), []
+    if os.fork() == 0:
+        with socket.socket(fileno=ends.channel) as channel:
+            channel.sendall(encode({"nonce": request["nonce"], "hello": True}))
+            time.sleep(0.3)
+            channel.sendall(encode({"nonce": "another"}))
+            time.sleep(0.3)
+        os._exit(0)
+    globals()["held"] = ends
+interpreter.Interpreter._fork = fork
+"""
+"""Planted in a session: its copy greets, and what it says next is no greeting."""
+
+
+@both
+async def test_a_copy_that_speaks_out_of_turn_is_none(how: SandboxSettings) -> None:
+    """Kills: what the host hears of a copy before it is one being told as a fault of the pool."""
+    async with opened(how) as pool:
+        session = await pool.open()
+        assert (await session.exec(GREET_TWICE)).ok
+        with pytest.raises(ForkUnsupported, match="cannot be forked now"):
+            await session.fork()
+        assert (await (await pool.open()).exec("6 * 7")).value == "42"

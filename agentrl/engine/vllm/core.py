@@ -46,13 +46,6 @@ class Core:
         Raises `ConfigError` where vLLM is missing or refuses its arguments.
         """
         check_release()
-        self.images = _ready_to_see(str(settings.model), images)
-        """Image processor; None where the model takes no images."""
-        rank = settings.adapter_rank
-        if settings.sampler == "agentrl" or rank or self.images is not None:
-            # Written for vLLM's first model runner. The second one, its default on GPUs, takes
-            # no such logits processor from 0.31 on, and cannot be asked for scores.
-            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         try:
             from vllm import (  # pyright: ignore[reportMissingImports]
                 EngineArgs,  # pyright: ignore[reportAttributeAccessIssue]
@@ -64,6 +57,13 @@ class Core:
                 f"{install_command('vllm')} on a machine with a GPU, or see docs/vllm.md "
                 "for its CPU build"
             ) from error
+        self.images = _ready_to_see(str(settings.model), images)
+        """Image processor; None where the model takes no images."""
+        rank = settings.adapter_rank
+        if settings.sampler == "agentrl" or rank or self.images is not None:
+            # Written for vLLM's first model runner. The second one, its default on GPUs, takes
+            # no such logits processor from 0.31 on, and cannot be asked for scores.
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         self._sampler = _sampler_of(settings)
         if rank and self.images is not None:
             raise ConfigError(
