@@ -25,7 +25,7 @@ SUCCESSES = "successes.bin"
 """The file of a checkpoint that holds the trajectories of `curation.pool`."""
 
 
-def curation(
+def build_curation(
     config: RunConfig,
     stream: TaskSampler,
     known: Callable[[], TaskSampler],
@@ -61,7 +61,7 @@ def curation(
     )
 
 
-def drafts(
+def build_drafts(
     config: RunConfig,
     rollouts: Rollouts,
     *,

@@ -11,18 +11,11 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from agentrl.closing import Closes
 
-class Closable(Protocol):
-    """Something with an asynchronous end."""
-
-    async def close(self) -> None:
-        """Release everything."""
-        ...
-
-
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Closes)
 
 
 class Scope:

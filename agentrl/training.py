@@ -39,12 +39,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl import branching, curating, wiring
+from agentrl import branching, wiring
 from agentrl.atomic import first_disk_error
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.config.section import check_all_read
 from agentrl.credit import CreditLog
+from agentrl.curating import (
+    DRAFTS,
+    SUCCESSES,
+    build_curation,
+    build_drafts,
+    curation_files,
+    draft_files,
+)
 from agentrl.diagnostics import Watch
 from agentrl.env import Env
 from agentrl.errors import ConfigError, LearnError
@@ -192,13 +200,13 @@ async def _train(
             )
             at = trainer.version
             stack.enter_context(_recording(record, sampler, summary, remembered, step=at))
-            curation = curating.curation(
+            curation = build_curation(
                 config,
                 sampler,
                 lambda: wiring.task_sampler(config, make_env(), list(heldout)),
                 version=at,
                 saved=remembered.get("curation"),
-                stored=checkpoints.read(curating.SUCCESSES),
+                stored=checkpoints.read(SUCCESSES),
             )
             async with engine:
                 weights = wiring.weights(config, trainer)
@@ -216,7 +224,7 @@ async def _train(
                     version=trainer.version,
                     record=record,
                     curation=curation,
-                    stored=checkpoints.read(curating.DRAFTS),
+                    stored=checkpoints.read(DRAFTS),
                     saved=remembered.get("gate"),
                     spans=spans,
                 )
@@ -282,7 +290,7 @@ def _gate(
     `stored` are a checkpoint's drafts, and `saved` the counts of the scheduler there.
     """
     vocabulary = policy.model.config.get_text_config().vocab_size
-    drafts = curating.drafts(config, rollouts, vocabulary=vocabulary, stored=stored, record=record)
+    drafts = build_drafts(config, rollouts, vocabulary=vocabulary, stored=stored, record=record)
     trees = branching.trees(
         config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
     )
@@ -452,10 +460,10 @@ class _Loop:
             "gate": self.gate.saved,
             "trace": {"bytes": trace_bytes(self.folder / TRACE_FILE)},
         }
-        files = curating.draft_files(self.drafts)
+        files = draft_files(self.drafts)
         if self.curation is not None:
             samplers["curation"] = self.curation.saved
-            files |= curating.curation_files(self.curation)
+            files |= curation_files(self.curation)
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
         await in_thread_to_the_end(

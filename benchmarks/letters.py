@@ -4,21 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.env import Action, ToolSchema, say
-from agentrl.message import Image, Message
-from agentrl.trajectory import Source
+from agentrl.message import Message
+from agentrl.rollout.chat import TokenSegment
 
 END = 0
 """Ends a turn of the policy."""
-
-
-@dataclass(frozen=True)
-class Letters:
-    """A run of tokens."""
-
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,9 +26,11 @@ class LetterChat:
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> Sequence[Letters]:
+    ) -> Sequence[TokenSegment]:
         """Show the messages."""
-        return [Letters("prompt", (*ids(self.between.join(m.text for m in messages)), self.turn))]
+        return [
+            TokenSegment("prompt", (*ids(self.between.join(m.text for m in messages)), self.turn))
+        ]
 
     def reply(
         self,
@@ -46,10 +38,10 @@ class LetterChat:
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Letters]:
+    ) -> Sequence[TokenSegment]:
         """Show what the environment answered."""
         text = "".join(m.text for m in messages)
-        return [Letters("tool", ids(text)), Letters("template", (self.turn,))]
+        return [TokenSegment("tool", ids(text)), TokenSegment("template", (self.turn,))]
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read a turn."""

@@ -9,7 +9,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,10 +16,11 @@ import agentrl
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.chat import TokenSegment
 from agentrl.rollout.episode import Episode, EpisodeLimits
 from agentrl.task import Split, Task
 from agentrl.tool_env import ToolEnv
-from agentrl.trajectory import Finished, Leaf, Node, Source, Tree
+from agentrl.trajectory import Finished, Leaf, Node, Tree
 from benchmarks.harness import Benchmark, Contender, Run
 
 TASK = Task(prompt="What is 6 * 7?", answer="42")
@@ -135,29 +135,21 @@ class Instant:
         """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """A segment of a context."""
-
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-    image_spans: tuple[tuple[int, int], ...] = ()
-
-
 class Rendered:
     """A chat format with everything rendered and parsed beforehand; every answer shows `image`."""
 
     def __init__(self, image: Image | None = None) -> None:
         shown = () if image is None else (image,)
-        self._answer = Tokens("tool", RESULT_TOKENS, shown, ((1, 7),) * len(shown))
+        self._answer = TokenSegment("tool", RESULT_TOKENS, shown, ((1, 7),) * len(shown))
 
     stop_token_ids = frozenset({TURN_TOKENS[-1]})
     action = agentrl.call("constant", key=1)
 
-    def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Sequence[Tokens]:
+    def opening(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Sequence[TokenSegment]:
         """Return the prompt."""
-        return (Tokens("prompt", PROMPT_TOKENS),)
+        return (TokenSegment("prompt", PROMPT_TOKENS),)
 
     def reply(
         self,
@@ -165,9 +157,9 @@ class Rendered:
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Tokens]:
+    ) -> Sequence[TokenSegment]:
         """Return a tool's answer."""
-        return (self._answer, Tokens("template", RESULT_TOKENS[:2]))
+        return (self._answer, TokenSegment("template", RESULT_TOKENS[:2]))
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Return a tool call."""

@@ -9,7 +9,7 @@ begins a turn that has to be a call; the policy goes on with it.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.chat.dialect import Dialect
@@ -23,6 +23,7 @@ from agentrl.chat.turns import CALL, SPOKEN, SPOKEN_NEXT, Turns
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
+from agentrl.rollout.chat import TokenSegment
 from agentrl.rollout.image_window import ImageNote
 from agentrl.trajectory import Source
 
@@ -33,18 +34,6 @@ NOTE = "(earlier image)"
 """Stands in the place of an image that has left the context."""
 
 _MAX_TOKEN_ID = 2**31
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of tokens from one source."""
-
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-    """Those whose tokens are among them."""
-    image_spans: tuple[tuple[int, int], ...] = ()
-    """First and one past the last of the tokens of each."""
 
 
 class ChatFormat:
@@ -87,7 +76,7 @@ class ChatFormat:
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
-    ) -> tuple[Segment, ...]:
+    ) -> tuple[TokenSegment, ...]:
         """Return the prompt of an episode, up to where the policy begins to speak.
 
         Assistant messages among `messages` get the tokens that `write` gives them wherever the
@@ -105,7 +94,7 @@ class ChatFormat:
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> tuple[Segment, ...]:
+    ) -> tuple[TokenSegment, ...]:
         """Return the segments after a sampled turn, up to where the policy speaks again.
 
         `ended` says that the policy sampled a stop token; otherwise the template's closes the turn.
@@ -124,13 +113,13 @@ class ChatFormat:
         closing = (() if ended else self._closing) + (self._glue if glued else ())
         said = shown.removeprefix(self.turns.glue)
         segments = (
-            Segment("template", closing),
+            TokenSegment("template", closing),
             self._segment("tool", said, messages),
-            Segment("template", self._prompt if asked else ()),
+            TokenSegment("template", self._prompt if asked else ()),
         )
         return tuple(segment for segment in segments if segment.token_ids)
 
-    def call_opening(self, tool: str = "") -> Segment:
+    def call_opening(self, tool: str = "") -> TokenSegment:
         """Return the beginning of a turn that calls `tool`, or any tool, behind a prompt.
 
         What the policy samples goes on from there, and `parse` reads both together. Raises
@@ -143,7 +132,7 @@ class ChatFormat:
                 f"{self.template.name} has the policy think first, where no call is read"
             )
         name = self.template.control.neutral(tool)
-        return Segment("template", self.encode(self.dialect.begin(name)))
+        return TokenSegment("template", self.encode(self.dialect.begin(name)))
 
     @property
     def image_note(self) -> ImageNote:
@@ -206,13 +195,13 @@ class ChatFormat:
         text = self.dialect.write(control.neutral(action.text, trusted=True), calls)
         return self.encode(text) + self._closing
 
-    def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> Segment:
+    def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> TokenSegment:
         """Return rendered text as tokens, with what the messages show."""
         images = images_of(messages)
         tokens, spans = expanded(
             self.encode(text), images, self._images, template=self.template.name
         )
-        return Segment(source, tokens, images, spans)
+        return TokenSegment(source, tokens, images, spans)
 
     def _stops(self) -> frozenset[int]:
         added = cast("dict[str, int]", self._tokenizer.added_tokens_encoder)

@@ -5,11 +5,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
-from agentrl.chat.format import ChatFormat, Segment
+from agentrl.chat.format import ChatFormat
 from agentrl.chat.template_checks import THOUGHT, expect
 from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, TOOL, TOOL_NAME
 from agentrl.env import Action, say
 from agentrl.message import Message, ToolCall
+from agentrl.rollout.chat import TokenSegment
 
 ACTIONS: tuple[Action, ...] = (
     say("Forty-two."),
@@ -113,7 +114,7 @@ def _actions(chat: ChatFormat) -> tuple[Action, ...]:
     return tuple(replace(a, text=begun + a.text.removeprefix(THOUGHT)) for a in ACTIONS)
 
 
-def _tokens(segments: tuple[Segment, ...]) -> tuple[int, ...]:
+def _tokens(segments: tuple[TokenSegment, ...]) -> tuple[int, ...]:
     return tuple(token for segment in segments for token in segment.token_ids)
 
 

@@ -122,14 +122,14 @@ def _server(
             f"a gateway for agent programs needs {error.name}: {install_command('gateway')}"
         ) from error
 
-    class Server(uvicorn.Server):
+    class QuietUvicornServer(uvicorn.Server):
         """Leaves the process's signals to whoever has them."""
 
         @contextmanager
         def capture_signals(self) -> Generator[None]:
             yield
 
-    server = Server(
+    server = QuietUvicornServer(
         uvicorn.Config(
             app,
             lifespan="off",

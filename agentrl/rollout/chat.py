@@ -1,36 +1,24 @@
 """Chat format as an episode uses it: messages to tokens and back."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol
 
 from agentrl.env import Action, ToolSchema
 from agentrl.message import Image, Message
 from agentrl.trajectory import Source
 
 
-@runtime_checkable
-class TokenSegment(Protocol):
-    """A run of token ids from one source."""
+@dataclass(frozen=True, slots=True)
+class TokenSegment:
+    """A run of tokens from one source."""
 
-    @property
-    def source(self) -> Source:
-        """Source of the tokens."""
-        ...
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The tokens."""
-        ...
-
-    @property
-    def images(self) -> tuple[Image, ...]:
-        """The images whose placeholders are among the tokens."""
-        ...
-
-    @property
-    def image_spans(self) -> tuple[tuple[int, int], ...]:
-        """First and one past the last of the tokens of each image."""
-        ...
+    source: Source
+    token_ids: tuple[int, ...]
+    images: tuple[Image, ...] = ()
+    """Those whose tokens are among them."""
+    image_spans: tuple[tuple[int, int], ...] = ()
+    """First and one past the last of the tokens of each."""
 
 
 class Chat(Protocol):

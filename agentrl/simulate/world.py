@@ -7,24 +7,14 @@ from random import Random
 from typing import Any
 
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
-from agentrl.message import Image, Message
+from agentrl.message import Message
 from agentrl.policy import GenerateRequest
+from agentrl.rollout.chat import TokenSegment
 from agentrl.simulate.trace import Trace, TrajectoryCost
 from agentrl.task import Split, Task
-from agentrl.trajectory import Source
 
 STUCK_S = 1e7
 """Seconds of a step that hangs: until its deadline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filler:
-    """Tokens that stand for a text."""
-
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 class World:
@@ -154,9 +144,11 @@ class FillerChat:
         """None: the engine knows when a turn ends."""
         return frozenset()
 
-    def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Sequence[Filler]:
+    def opening(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Sequence[TokenSegment]:
         """Return the prompt."""
-        return (Filler("prompt", self._filler(messages)),)
+        return (TokenSegment("prompt", self._filler(messages)),)
 
     def reply(
         self,
@@ -164,9 +156,9 @@ class FillerChat:
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Filler]:
+    ) -> Sequence[TokenSegment]:
         """Return a tool's answer."""
-        return (Filler("tool", self._filler(messages)),)
+        return (TokenSegment("tool", self._filler(messages)),)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read nothing."""

@@ -22,7 +22,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from agentrl import first_policy, training
+from agentrl import first_policy
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -30,7 +30,7 @@ from agentrl.learn.checkpoint import Checkpoints
 from agentrl.machine import set_batch_invariance
 from agentrl.metrics import read_metrics
 from agentrl.progress import Quiet
-from agentrl.training import RunResult, train, warmstart
+from agentrl.training import RunResult, _Loop, train, warmstart  # pyright: ignore[reportPrivateUsage]
 from tests.support.tiny_run import config_file, final_weights
 
 
@@ -173,7 +173,7 @@ def test_everything_goes_on_while_a_checkpoint_is_written(
 ) -> None:
     """Engines that hear nothing for a minute take the run for dead, and steps have deadlines."""
     turned, waited = threading.Event(), list[bool]()
-    run, save = training._Loop.run, Checkpoints.save  # pyright: ignore[reportPrivateUsage]
+    run, save = _Loop.run, Checkpoints.save  # pyright: ignore[reportPrivateUsage]
 
     async def turning() -> None:
         while True:
@@ -192,7 +192,7 @@ def test_everything_goes_on_while_a_checkpoint_is_written(
         waited.append(turned.wait(10.0))
         return save(checkpoints, *args, **kwargs)
 
-    monkeypatch.setattr(training._Loop, "run", beside)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(_Loop, "run", beside)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(Checkpoints, "save", slowly)
     tiny(tmp_path, run__steps=1)
     assert waited == [True]

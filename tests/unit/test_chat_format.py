@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.dialects import DIALECTS
-from agentrl.chat.format import ChatFormat, Segment
+from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
 from agentrl.env import Action, ToolSchema, call, say
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message, ToolCall
+from agentrl.rollout.chat import TokenSegment
 
 SUM: ToolSchema = {
     "type": "function",
@@ -47,7 +48,7 @@ def tokenizer_of(name: str, folder: Path) -> PreTrainedTokenizerFast:
     return train_tokenizer([text], vocab_size=600, folder=folder, template=name)
 
 
-def tokens(segments: Sequence[Segment]) -> tuple[int, ...]:
+def tokens(segments: Sequence[TokenSegment]) -> tuple[int, ...]:
     return tuple(token for segment in segments for token in segment.token_ids)
 
 

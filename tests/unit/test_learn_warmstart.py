@@ -12,7 +12,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,9 @@ from agentrl.learn.warmstart import (
     learning_rate,
     warmstart,
 )
-from agentrl.message import Image, Message
+from agentrl.message import Message
+from agentrl.rollout.chat import TokenSegment
 from agentrl.task import Task
-from agentrl.trajectory import Source
 
 VOCABULARY = 16
 SECTION = MakePolicySection(
@@ -230,16 +230,6 @@ def test_nothing_to_learn_is_an_error() -> None:
         Demonstration((1, 2), (True,))
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Some tokens of one source."""
-
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-    image_spans: tuple[tuple[int, int], ...] = ()
-
-
 class LetterChat:
     """A chat format of one token per letter; `<` opens what is read, `>` ends a turn."""
 
@@ -247,9 +237,9 @@ class LetterChat:
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> tuple[Segment, ...]:
+    ) -> tuple[TokenSegment, ...]:
         names = "".join(tool["name"] for tool in tools)
-        return (Segment("prompt", self._read([Message("system", names), *messages])),)
+        return (TokenSegment("prompt", self._read([Message("system", names), *messages])),)
 
     def reply(
         self,
@@ -257,11 +247,11 @@ class LetterChat:
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> tuple[Segment, ...]:
+    ) -> tuple[TokenSegment, ...]:
         assert ended
         names = "".join(f"+{tool['name']}" for tool in tools or ())
         read = self._read(messages) + tuple(map(ord, names))
-        return (Segment("tool", read), Segment("template", (ord("|"),)))
+        return (TokenSegment("tool", read), TokenSegment("template", (ord("|"),)))
 
     def write(self, action: Action) -> tuple[int, ...]:
         calls = "".join(f"{c.name}{json.dumps(dict(c.arguments))}" for c in action.tool_calls)

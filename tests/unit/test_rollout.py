@@ -18,12 +18,13 @@ from agentrl.evaluation.heldout import Evaluation
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from agentrl.progress import Quiet
+from agentrl.rollout.chat import TokenSegment
 from agentrl.rollout.episode import CHARACTERS_PER_TOKEN, Episode, EpisodeLimits
 from agentrl.rollout.figures import rollout_figures
 from agentrl.rollout.pool import Rollouts
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Source, Tree, Truncated
-from benchmarks.letters import END, LetterChat, Letters, ids
+from benchmarks.letters import END, LetterChat, ids
 from tests.support.watchdog import watched
 
 TASK = Task(prompt="ab", answer="x")
@@ -38,8 +39,8 @@ class ClosingChat(LetterChat):
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> Sequence[Letters]:
-        close = [] if ended else [Letters("template", (END,))]
+    ) -> Sequence[TokenSegment]:
+        close = [] if ended else [TokenSegment("template", (END,))]
         return [*close, *super().reply(messages, ended=ended, tools=tools)]
 
 

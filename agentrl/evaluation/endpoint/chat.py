@@ -3,28 +3,16 @@
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.env import Action, ToolSchema
 from agentrl.json_limits import JsonLimitError, check_json, read_json
 from agentrl.message import Content, Image, Message, ToolCall
-from agentrl.trajectory import Source
+from agentrl.rollout.chat import TokenSegment
 
 END = ord("\n")
 """Ends a line; the JSON of a line has none inside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines from one source."""
-
-    source: Source
-    token_ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-    """None apart: they are in the lines, as data URLs."""
-    image_spans: tuple[tuple[int, int], ...] = ()
 
 
 class EndpointChat:
@@ -34,10 +22,10 @@ class EndpointChat:
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> tuple[Lines, ...]:
+    ) -> tuple[TokenSegment, ...]:
         """Return the tools and the first messages."""
         said = [_Line({"tools": list(tools)}), *map(_message, messages)]
-        return (Lines("prompt", _bytes(said)),)
+        return (TokenSegment("prompt", _bytes(said)),)
 
     def reply(
         self,
@@ -45,12 +33,12 @@ class EndpointChat:
         *,
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
-    ) -> tuple[Lines, ...]:
+    ) -> tuple[TokenSegment, ...]:
         """Return the messages that follow a turn; `tools` where they changed."""
         told = [] if tools is None else [_Line({"tools": list(tools)})]
         said = _bytes([*told, *map(_message, messages)])
-        closing = () if ended else (Lines("template", (END,)),)
-        return (*closing, Lines("tool", said)) if said else closing
+        closing = () if ended else (TokenSegment("template", (END,)),)
+        return (*closing, TokenSegment("tool", said)) if said else closing
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read the endpoint's message. A call that cannot be read is malformed."""

@@ -55,13 +55,13 @@ def _request(engine: str, method: str, path: str, query: dict[str, str]) -> tupl
     import socket
     from urllib.parse import urlencode
 
-    class Connection(http.client.HTTPConnection):
+    class EngineSocket(http.client.HTTPConnection):
         def connect(self) -> None:
             self.sock = socket.socket(socket.AF_UNIX)
             self.sock.settimeout(self.timeout)
             self.sock.connect(engine)
 
-    connection = Connection("localhost", timeout=_ANSWER_S)
+    connection = EngineSocket("localhost", timeout=_ANSWER_S)
     try:
         connection.request(method, f"{path}?{urlencode(query)}")
         response = connection.getresponse()

@@ -147,7 +147,7 @@ _BLOCKS = {"text": _text, "links": _links, "table": _table, "form": _form}
 def handler(site: Site) -> type[http.server.BaseHTTPRequestHandler]:
     """Return the handler of the requests for a site."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class SiteHandler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -188,7 +188,7 @@ def handler(site: Site) -> type[http.server.BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:
             del format, args
 
-    return Handler
+    return SiteHandler
 
 
 def main() -> None:
